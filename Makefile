@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench gpu clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -206,6 +206,11 @@ notebooks: .venv/installed-docs
 # BENCH="--run runs/multi30k" adds real text.
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Checks and times training and decoding on a GPU, beside PyTorch: docs/gpu.md. GPU="--multi30k DIR"
+# trains the preset tiny too. Without a GPU, GPU=--tiny tries it out.
+gpu: .venv/installed-bench
+	$(BIN)/python -m benchmarks.gpu $(GPU)
 
 # OpenNMT-tf requires TensorFlow 2.13 and Python 3.11 or older, so it has a separate environment for
 # make bench BENCH="--opennmt-tf .venv-opennmt/bin/python" and make parity-opennmt. TensorFlow Text

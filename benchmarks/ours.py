@@ -1,5 +1,6 @@
 """Our systems: what `make bench` times of this package."""
 
+import contextlib
 import functools
 import tempfile
 
@@ -43,14 +44,19 @@ def training(
     steps=1,
     positions="sinusoidal",
     rdrop=0.0,
+    steps_per_execution=None,
+    strategy=None,
 ):
     """Runs `steps` steps in one `model.fit`; `apart`: each core takes a slice of the batch."""
     shape = SHAPES[shape]
     parallel_microbatches = kt.configure_threads() if apart else 1
-    model = make_model(shape, precision, positions=positions)
-    model.parallel_microbatches = parallel_microbatches
-    how = dict(jit_compile=jit_compile, steps_per_execution=steps, rdrop=rdrop)
-    model.compile(kt.EMAAdam(1e-4), kt.SmoothedCrossEntropy(0.1), **how)
+    scope = kt.make_strategy(strategy).scope() if strategy else contextlib.nullcontext()
+    with scope:
+        model = make_model(shape, precision, positions=positions)
+        model.parallel_microbatches = parallel_microbatches
+        how = dict(steps_per_execution=steps_per_execution or steps, rdrop=rdrop)
+        loss = kt.SmoothedCrossEntropy(0.1)
+        model.compile(kt.EMAAdam(1e-4), loss, jit_compile=jit_compile, **how)
     return TimedFit(model, shape.dataset(steps))
 
 
@@ -189,15 +195,16 @@ def training_products(shape):
     return run
 
 
-def matrix_product(size=2048, repetitions=4):
-    """The largest matrix products of the machine, float32: what everything is measured against."""
+def matrix_product(size=2048, repetitions=4, precision="float32"):
+    """The largest matrix products of the machine: what everything is measured against."""
     random = np.random.default_rng(0)
-    a, b = (tf.constant(random.normal(size=(size, size)), tf.float32) for _ in range(2))
+    numbers = random.normal(size=(2, size, size)).astype("float32")
+    a, b = (tf.cast(x, precision) for x in numbers)
 
     def multiply():
         for _ in range(repetitions):
             product = tf.matmul(a, b)
-        product.numpy()
+        product[0, 0].numpy()
 
     return multiply
 

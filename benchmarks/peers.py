@@ -46,14 +46,16 @@ def keras_hub_training(shape, steps=1):
     return TimedFit(model, shape.dataset(steps))
 
 
-def pytorch_training(shape, steps=1):
-    """`torch.nn.Transformer` with shared embeddings and label-smoothed cross-entropy, float32."""
+def pytorch_training(shape, steps=1, precision="float32", compiled=False):
+    """`torch.nn.Transformer` with shared embeddings and label-smoothed cross-entropy.
+
+    On the GPU, if PyTorch finds one; in bfloat16 by autocast.
+    """
     import torch
 
-    torch.set_num_threads(os.cpu_count())
     torch.manual_seed(0)
-    shape = SHAPES[shape]
-    embedding = torch.nn.Embedding(shape.vocabulary, shape.d_model, padding_idx=0)
+    shape, device = SHAPES[shape], _pytorch_device()
+    embedding = torch.nn.Embedding(shape.vocabulary, shape.d_model, padding_idx=0).to(device)
     transformer = torch.nn.Transformer(
         shape.d_model,
         shape.heads,
@@ -62,34 +64,43 @@ def pytorch_training(shape, steps=1):
         shape.d_ff,
         shape.dropout,
         batch_first=True,
-    )
-    positions = torch.from_numpy(_positions(shape.length, shape.d_model))
+    ).to(device)
+    positions = torch.from_numpy(_positions(shape.length, shape.d_model)).to(device)
     dropout = torch.nn.Dropout(shape.dropout)
-    optimizer = torch.optim.Adam([*embedding.parameters(), *transformer.parameters()], 1e-4)
-    source, target_in, target_out = (torch.from_numpy(x.astype("int64")) for x in shape.batch())
-    causal = torch.nn.Transformer.generate_square_subsequent_mask(shape.length)
+    parameters = [*embedding.parameters(), *transformer.parameters()]
+    optimizer = torch.optim.Adam(parameters, 1e-4, fused=device == "cuda")
+    batch = [torch.from_numpy(x.astype("int64")).to(device) for x in shape.batch()]
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(shape.length).isinf().to(device)
 
     def embed(ids):
         return dropout(embedding(ids) * shape.d_model**0.5 + positions)
 
+    def compute_loss(source, target_in, target_out):
+        padding = source == 0
+        x = transformer(
+            embed(source),
+            embed(target_in),
+            tgt_mask=causal,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        logits = x.flatten(0, 1) @ embedding.weight.T
+        return torch.nn.functional.cross_entropy(
+            logits, target_out.flatten(), ignore_index=0, label_smoothing=LABEL_SMOOTHING
+        )
+
+    if compiled:
+        compute_loss = torch.compile(compute_loss, dynamic=False)
+
     def fit():
         for _ in range(steps):
             optimizer.zero_grad()
-            padding = source == 0
-            x = transformer(
-                embed(source),
-                embed(target_in),
-                tgt_mask=causal,
-                src_key_padding_mask=padding,
-                memory_key_padding_mask=padding,
-                tgt_is_causal=True,
-            )
-            logits = x.flatten(0, 1) @ embedding.weight.T
-            loss = torch.nn.functional.cross_entropy(
-                logits, target_out.flatten(), ignore_index=0, label_smoothing=LABEL_SMOOTHING
-            )
+            with torch.autocast(device, torch.bfloat16, enabled=precision != "float32"):
+                loss = compute_loss(*batch)
             loss.backward()
             optimizer.step()
+        loss.item()  # waits for a GPU
 
     return fit
 
@@ -120,13 +131,13 @@ def marian_training(shape, steps=1):
     return fit
 
 
-def marian_decoding(shape, rows, beam_size=1):
-    """`generate` of the same."""
+def marian_decoding(shape, rows, beam_size=1, precision="float32"):
+    """`generate` of the same, on the GPU, if PyTorch finds one."""
     import torch
 
-    shape = SHAPES[shape]
-    model = _marian(shape).eval()
-    source = torch.from_numpy(shape.ids(rows, shape.steps, 2).astype("int64"))
+    shape, device = SHAPES[shape], _pytorch_device()
+    model = _marian(shape).eval().to(device, getattr(torch, precision))
+    source = torch.from_numpy(shape.ids(rows, shape.steps, 2).astype("int64")).to(device)
 
     def generate():
         found = model.generate(
@@ -176,6 +187,28 @@ def ctranslate2_decoding(shape, rows, beam_size=1, compute_type="float32", threa
             raise RuntimeError(f"Expected {shape.steps} tokens of each sentence.")
 
     return translate
+
+
+def pytorch_product(size, precision="float32", repetitions=10):
+    """The largest matrix products of a GPU."""
+    import torch
+
+    x = torch.randn(size, size, device=_pytorch_device(), dtype=getattr(torch, precision))
+
+    def multiply():
+        for _ in range(repetitions):
+            product = x @ x
+        product[0, 0].item()
+
+    return multiply
+
+
+def _pytorch_device():
+    import torch
+
+    torch.set_num_threads(os.cpu_count())
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _marian(shape):

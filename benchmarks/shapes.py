@@ -61,6 +61,8 @@ SHAPES = {
     "base": Shape(6, 512, 2048, 8, 32000, rows=16, length=24, steps=24),
     # What is imported from OPUS-MT; weights are random.
     "opus": Shape(6, 512, 2048, 8, 58_000, rows=16, length=24, steps=24, marian=True),
+    # A batch that keeps a GPU busy: 16,384 target tokens.
+    "gpu": Shape(6, 512, 2048, 8, 32000, rows=512, length=32, steps=32),
     # For trying the benchmark itself out: `--shapes toy`.
     "toy": Shape(1, 32, 64, 2, 400, rows=4, length=6, steps=5),
 }

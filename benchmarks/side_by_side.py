@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -45,19 +46,24 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def time_systems(systems, rounds):
+def time_systems(systems, rounds, together=False):
     """Times every system in turn, again and again, so that a slow moment hits all alike.
 
     Args:
         systems: List of `System`. One that cannot start, for a package that is not installed, is
             left out, with a message on stderr.
         rounds: Number of timed rounds.
+        together: Whether all warm up at the same time: on a GPU they compile, on cores to spare.
 
     Returns:
         List of `Timing`, in their order.
     """
     with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(_Worker(system)) for system in systems]
+        workers = []
+        for system in systems:
+            workers.append(stack.enter_context(_Worker(system)))
+            if not together:  # they share the cores
+                workers[-1].is_ready()
         workers = [worker for worker in workers if worker.is_ready()]
         for _ in range(rounds):
             for worker in workers:
@@ -89,9 +95,14 @@ class _Worker:
             | system.environment,
             text=True,
         )
-        self._first = self._process.stdout.readline()  # one after the other: they share the cores
         self._replies = []
 
+    @functools.cached_property
+    def _first(self):
+        """Seconds of the first call, which has ended; empty if the process has."""
+        return self._process.stdout.readline()
+
+    @functools.cache  # noqa: B019, there are few of them
     def is_ready(self):
         """Whether the process has got ready; says why not."""
         if self._first:

@@ -7,7 +7,7 @@ timed: a function without arguments, whose attribute `seconds`, if it has one, i
 call took. That runs once for warming up; how many seconds it took, with making and compiling of
 graphs, is printed; and for each line of stdin it runs again, as often as fills half a second,
 followed by a JSON object of `seconds`, the time of one call, what the function returned as
-`result`, and `memory`, the most that the process has had, in MiB.
+`result`, and `memory`, the most that the process has had, in MiB: on a GPU, of its memory.
 """
 
 import importlib
@@ -21,6 +21,11 @@ ROUND = 0.5  # seconds: a call of milliseconds, on its own, would be timed as th
 
 def largest_memory():
     """The most this process has had, in MiB; getrusage counts the parent's before exec as well."""
+    torch, tensorflow = map(sys.modules.get, ("torch", "tensorflow"))
+    if torch and torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() // 2**20
+    if tensorflow and tensorflow.config.list_physical_devices("GPU"):
+        return tensorflow.config.experimental.get_memory_info("GPU:0")["peak"] // 2**20
     with open("/proc/self/status") as file:
         return int(file.read().partition("VmHWM:")[2].split()[0]) // 1024
 

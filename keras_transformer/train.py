@@ -69,7 +69,7 @@ def train_run(config: TrainConfig, run: Run, resume: bool = False) -> dict[str, 
 def _train(config, run, resume):
     parallel_microbatches = _configure_parallelism(config)
     strategy = make_strategy(config.strategy, config.logical_devices)
-    config = _choose_precision(config, run, resume, strategy)
+    config = _adapt_to_machine(config, run, resume, strategy)
     keras.utils.set_random_seed(config.seed)
 
     # --- data and vocabulary ---
@@ -133,13 +133,20 @@ def _configure_parallelism(config):
     return slices or min(threads, machine.MAX_SLICES)
 
 
-def _choose_precision(config, run, resume, strategy):
-    """Replaces the precision `auto` by the faster one here, or by that of the resumed run."""
-    if resume and config.precision == "auto":
-        return dataclasses.replace(config, precision=run.read_config().precision)
-    chosen = PRECISIONS.index(machine.choose_precision(config.precision))
-    chosen = int(broadcast_from_chief(strategy, {"precision": chosen})["precision"])
-    return dataclasses.replace(config, precision=PRECISIONS[chosen])
+def _adapt_to_machine(config, run, resume, strategy):
+    """Chooses precision and XLA, if left open, as the resumed run does or as is faster here."""
+    precision, xla = config.precision, config.jit_compile
+    if resume:
+        recorded = run.read_config()
+        precision = recorded.precision if precision == "auto" else precision
+        xla = recorded.jit_compile if xla is None else xla
+    chosen = {
+        "precision": PRECISIONS.index(machine.choose_precision(precision)),
+        "xla": machine.has_gpu() if xla is None else xla,
+    }
+    chosen = {name: int(value) for name, value in broadcast_from_chief(strategy, chosen).items()}
+    precision, xla = PRECISIONS[chosen["precision"]], bool(chosen["xla"])
+    return dataclasses.replace(config, precision=precision, jit_compile=xla)
 
 
 def _make_training_dataset(config, data):
@@ -150,6 +157,7 @@ def _make_training_dataset(config, data):
         seed=config.seed,
         repeat=True,
         source_end=config.source_end,
+        fixed_shapes=config.jit_compile,
     )
     if data.corpora:
         return make_dataset(corpus=data.corpora, **options)

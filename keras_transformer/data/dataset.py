@@ -47,6 +47,7 @@ def make_dataset(
     corpus: Corpora | None = None,
     shard: tuple[int, int] = (0, 1),
     source_end: bool = True,
+    fixed_shapes: bool = False,
 ) -> tf.data.Dataset:
     """Turns sentence pairs into batches for `model.fit`.
 
@@ -61,12 +62,15 @@ def make_dataset(
             logged. By default 512, or `tokens_per_batch` if that is less.
         shuffle: Whether the order of pairs of equal length and of the batches is random.
         seed: Non-negative int, the seed of everything random.
-        boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`.
+        boundaries: Ascending lengths that batches are padded to; by default `bucket_boundaries`,
+            and with `fixed_shapes` fewer.
         repeat: Whether an iteration never ends, but continues with the next pass.
         corpus: Instead of pairs and tokenizers, a `PreparedCorpus`, the path of one, or a list of
             (corpus, weight) to mix; a pass then has as many pairs as all corpora together.
         shard: (i, n): the rows i, i + n … of each batch; one row of PAD if there are none.
         source_end: Whether sources end with END. Lengths count it in any case.
+        fixed_shapes: Whether batches have one shape for each boundary, for XLA, which compiles for
+            each: both sides are padded to it, and rows of PAD fill the budget.
 
     Returns:
         `tf.data.Dataset` of `((source, target_in), target_out)`, int32 of shapes (B, S), (B, T),
@@ -83,10 +87,11 @@ def make_dataset(
     >>> model.fit(dataset, epochs=10, shuffle=False)  # the dataset shuffles already
     """
     check_value("seed", seed, FROM_0)
-    max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries)
+    max_length, padded = _check_lengths(tokens_per_batch, max_length, boundaries, not fixed_shapes)
     corpora, weights = _open_data(pairs, (source_tokenizer, target_tokenizer), corpus)
     options: dict[str, Any] = dict(max_length=max_length, boundaries=padded, source_end=source_end)
     options |= dict(tokens_per_batch=tokens_per_batch, repeat=repeat, shard=shard)
+    options |= dict(fixed_shapes=fixed_shapes)
     order = seed if shuffle else None
     return stream_dataset(BatchStream(corpora, weights, seed=order, **options))
 
@@ -131,7 +136,7 @@ def open_corpora(corpora: Corpora) -> tuple[list[PreparedCorpus], list[float]]:
     return opened, weights
 
 
-def _check_lengths(tokens_per_batch, max_length, boundaries):
+def _check_lengths(tokens_per_batch, max_length, boundaries, fine):
     """Checks the maximum length and the bucket boundaries, or returns their defaults."""
     check_value("tokens_per_batch", tokens_per_batch, COUNT)
     if max_length is None:
@@ -141,7 +146,9 @@ def _check_lengths(tokens_per_batch, max_length, boundaries):
             f"tokens_per_batch={tokens_per_batch} cannot hold a sentence of max_length="
             f"{max_length} tokens: raise the budget or lower max_length."
         )
-    boundaries = np.asarray(bucket_boundaries(max_length) if boundaries is None else boundaries)
+    if boundaries is None:
+        boundaries = bucket_boundaries(max_length, fine)
+    boundaries = np.asarray(boundaries)
     ascending = np.size(boundaries) and np.all(np.diff(boundaries, prepend=0) > 0)
     if not ascending or not max_length <= boundaries[-1] <= tokens_per_batch:
         raise ValueError(
@@ -177,6 +184,7 @@ class BatchStream:
         repeat: bool = False,
         shard: tuple[int, int] = (0, 1),
         source_end: bool = True,
+        fixed_shapes: bool = False,
     ) -> None:
         if not 0 <= shard[0] < shard[1]:
             raise ValueError(
@@ -187,6 +195,7 @@ class BatchStream:
         self.repeat = repeat
         self.shard = shard
         self.source_end = source_end
+        self._fixed_budget = tokens_per_batch if fixed_shapes else None
         self.pairs = EncodedPairs.concatenate(corpora)
         purpose = "validate by" if seed is None else "learn from"  # only training is shuffled
         kept = [corpus.filter_by_length(max_length, purpose) for corpus in corpora]
@@ -238,12 +247,18 @@ class BatchStream:
     def batch(self, number: int, index: int) -> Batch:
         """Returns the batch at a position, padded."""
         rows = self._rows[self._plan(number).batch(index)][self.shard[0] :: self.shard[1]]
-        if not len(rows):
+        if not len(rows) and not self._fixed_budget:
             padding = np.full([1, self.boundaries[0]], PAD, np.int32)
             return padding, padding, padding
         source, target = (side.gather(rows) for side in (self.pairs.source, self.pairs.target))
-        target_in, target_out = self._pad(*target, start=True), self._pad(*target, end=True)
-        return self._pad(*source, end=self.source_end), target_in, target_out
+        shapes = [self._shape(lengths) for _, lengths in (source, target)]
+        if self._fixed_budget:
+            length = max(length for _, length in shapes)
+            count = -(-(self._fixed_budget // length) // self.shard[1])
+            shapes = [(count, length)] * 2
+        source_ids = _pad(*source, shapes[0], end=self.source_end)
+        target_in = _pad(*target, shapes[1], start=True)
+        return source_ids, target_in, _pad(*target, shapes[1], end=True)
 
     def _plan(self, number):
         """Returns the plan of a pass; the latest one is cached."""
@@ -253,17 +268,22 @@ class BatchStream:
             planned = self._planned = number, self._planner.plan(number)
         return planned[1]
 
-    def _pad(self, ids, lengths, start=False, end=False):
-        """Pads sentences to rows, (B, length), with START before or END after them."""
-        length = self.boundaries[np.searchsorted(self.boundaries, lengths.max() + 1)]
-        padded = np.full([len(lengths), length], PAD, np.int32)
-        first = np.arange(len(lengths)) * length
-        if start:
-            padded[:, 0] = START
-        padded.reshape(-1)[concatenated_ranges(first + start, lengths)] = ids
-        if end:
-            padded.reshape(-1)[first + lengths] = END
-        return padded
+    def _shape(self, lengths):
+        """Returns the shape, (B, length), of sentences with START or END."""
+        bucket = np.searchsorted(self.boundaries, lengths.max(initial=0) + 1)
+        return len(lengths), self.boundaries[bucket]
+
+
+def _pad(ids, lengths, shape, start=False, end=False):
+    """Pads sentences to rows of `shape`, with START before or END after them."""
+    padded, length = np.full(shape, PAD, np.int32), shape[1]
+    first = np.arange(len(lengths)) * length
+    if start:
+        padded[: len(lengths), 0] = START
+    padded.reshape(-1)[concatenated_ranges(first + start, lengths)] = ids
+    if end:
+        padded.reshape(-1)[first + lengths] = END
+    return padded
 
 
 def stream_dataset(stream: BatchStream) -> tf.data.Dataset:

@@ -113,15 +113,16 @@ def divide_by_weights(total: int, weights: Sequence[float]) -> list[int]:
     return rounded.tolist()
 
 
-def bucket_boundaries(max_length: int) -> list[int]:
+def bucket_boundaries(max_length: int, fine: bool = True) -> list[int]:
     """Returns the default lengths that batches are padded to: 1 to 16, 18, 20 … 32, 36, 40 ….
 
-    They are eight per doubling, so that padding adds at most 1/8 of a length.
+    They are eight per doubling, so that padding adds at most 1/8 of a length. If not `fine`, they
+    are two per doubling, 16, 24, 32, 48, 64 ….
     """
-    boundaries, step = list(range(1, 17)), 2
+    boundaries, per_doubling = (list(range(1, 17)), 8) if fine else ([16], 2)
     while boundaries[-1] < max_length:
-        boundaries += range(boundaries[-1] + step, 16 * step + 1, step)
-        step *= 2
+        first, step = boundaries[-1], boundaries[-1] // per_doubling
+        boundaries += range(first + step, 2 * first + 1, step)
     return [length for length in boundaries if length < max_length] + [max_length]
 
 

@@ -116,7 +116,9 @@ class TrainConfig:
     )
     strategy: str = option("auto", "distribution; multiworker reads TF_CONFIG", STRATEGIES)
     logical_devices: int = option(1, "CPU replicas, to try mirrored without GPUs", COUNT)
-    jit_compile: bool = option(False, "compile training steps with XLA, once per padded shape")
+    jit_compile: bool | None = option(
+        None, "compile training steps with XLA, for a few padded shapes; none: on a GPU"
+    )
 
     validate_by: str = option(
         "loss",

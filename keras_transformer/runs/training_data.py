@@ -154,7 +154,7 @@ def _check_texts(config: TrainConfig) -> None:
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
     """Raises if a field has changed that must not change when a run is resumed."""
     for name, old, new in list_differences(original, config):
-        uses_recorded = name == "precision" and new == "auto"
+        uses_recorded = (name, new) in (("precision", "auto"), ("jit_compile", None))
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
                 f"{name} must be {old!r} to resume this run, received {new!r}: only "

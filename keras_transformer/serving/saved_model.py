@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 import tensorflow as tf
 
 from keras_transformer.data.pairs import read_sides
+from keras_transformer.kernels.tensorflow.machine import exact_float32
 from keras_transformer.presets import GREEDY, ExportConfig
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.server_process import (
@@ -89,7 +90,7 @@ def export(
     base = os.path.abspath(base)
     pairs = list(zip(*read_sides(pairs), strict=True))
     module, functions = functions_of(translator, config)
-    with _creating_version(base, version) as (temporary, target):
+    with _creating_version(base, version) as (temporary, target), exact_float32():
         _save(module, functions, temporary)
         run = functools.partial(run_signature, functions)
         write_warm_up(temporary, _warm_up_requests(functions, pairs))

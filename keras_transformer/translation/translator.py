@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.kernels.tensorflow.machine import inter_op_threads
+from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
 from keras_transformer.layers.composite import change_precision, find_sublayers
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.special_ids import END, PAD
@@ -54,6 +54,8 @@ class Translator(TextModel):
     Attributes:
         default_search: `SearchConfig` of calls without search options: greedy search, or that of an
             imported model.
+        jit_compile: Whether XLA compiles greedy and beam search of `translate`: bool, or None for
+            on a GPU only. Compiling takes seconds for each of a few shapes.
 
     Raises:
         ValueError: If a tokenizer is invalid, a vocabulary is not of the size that the model was
@@ -205,7 +207,10 @@ class Translator(TextModel):
             limit = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         inputs = (TEXT, SEEDS) if prefixes is None else (TEXT, SEEDS, TARGET)
-        translate_batch = self.compiled(self.translate_batch, inputs, search=search)
+        xla = has_gpu() if self.jit_compile is None else self.jit_compile
+        # XLA needs a fixed maximum, and would draw other random numbers.
+        xla = xla and not (self.run_eagerly or search.sample or self.length_ratio)
+        translate_batch = self.compiled(self.translate_batch, inputs, search=search, xla=xla)
         seeds = np.array(sample_seeds(search, first, len(rows), draws), np.int64)
 
         def run(chosen):

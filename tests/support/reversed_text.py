@@ -26,5 +26,5 @@ def config_of(folder, rows=300, valid_rows=40, **changes):
     if valid_rows:
         texts += write_corpus(folder, valid_rows, 2)
     usual = dict(vocabulary_size=300, model=MODEL, epochs=2, tokens_per_batch=256)
-    usual |= dict(learning_rate=3e-3, warmup_steps=20, strategy="one")
+    usual |= dict(learning_rate=3e-3, warmup_steps=20, strategy="one", jit_compile=False)
     return kt.TrainConfig(*texts, **usual | changes)

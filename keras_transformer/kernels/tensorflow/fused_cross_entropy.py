@@ -104,17 +104,14 @@ def _softmax_terms(states, matrix, labels, weighted, rdrop):
     def compute(index, results, matrix_grad=None):
         logits = tf.cast(multiply(states[index], matrix, transpose_y=True), tf.float32)
         softmax = tf.nn.softmax(logits)
-        label_probs = tf.gather(softmax, labels[index], batch_dims=1)
-        # The softmax's logarithm, unless a probability is too small for a float.
-        log_probs = tf.cond(
-            tf.reduce_all(label_probs > 1e-30),
-            lambda: tf.math.log(label_probs),
-            lambda: tf.gather(tf.nn.log_softmax(logits), labels[index], batch_dims=1),
-        )
-        correct = label_probs >= tf.reduce_max(softmax, axis=-1)  # cheaper than argmax
+        # The softmax's logarithm, also where a probability is too small for a float.
+        largest = tf.reduce_max(logits, axis=-1)
+        label_logits = tf.gather(logits, labels[index], batch_dims=1)
+        log_probs = label_logits - largest + tf.math.log(tf.reduce_max(softmax, axis=-1))
+        correct = label_logits >= largest  # cheaper than argmax
         divergences, softmaxes, rows = tf.zeros_like(log_probs), [softmax], weighted[index]
         if passes > 1:
-            totals = tf.gather(logits, labels[index], batch_dims=1) - log_probs
+            totals = label_logits - log_probs
             divergences, softmaxes = _add_rdrop(logits, totals, softmax, rdrop)
             rows *= rdrop / 2
 

@@ -6,10 +6,12 @@ faster to run each operation on one core: measured with two cores, translating a
 about half the time, and training 0.84 to 0.98 of it.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import time
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -20,9 +22,27 @@ from keras_transformer.utils import Tensor
 
 logger = logging.getLogger(__name__)
 
+
+def has_gpu() -> bool:
+    """Returns whether TensorFlow computes on a GPU."""
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+@contextlib.contextmanager
+def exact_float32() -> Iterator[None]:
+    """Context in which a GPU does not round the factors of float32 products (TF32)."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 # Precision.
 
 SHAPE = 256, 512, 1024  # of the product, about that of a feed-forward network on a small batch
+GPU_SHAPE = 8192, 2048, 8192  # on a GPU, which takes as long to start a small one
 REPEATS = 4
 FAST_RATIO = 0.75  # times float32's: half precision needs casts, which a product does not show
 SLOW_RATIO = 1.05
@@ -76,7 +96,7 @@ def _warn_slow(precision):
 
 def _make_timer(dtype):
     """Returns a function that multiplies once and returns the seconds that it took."""
-    rows, inner, columns = SHAPE
+    rows, inner, columns = GPU_SHAPE if has_gpu() else SHAPE
     x = tf.cast(tf.random.stateless_uniform([rows, inner], [0, 1]), dtype)
     y = tf.cast(tf.random.stateless_uniform([inner, columns], [0, 2]), dtype)
     product = tf.function(multiply, autograph=False)
