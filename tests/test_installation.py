@@ -25,6 +25,7 @@ import numpy as np
 import keras
 import keras_transformer as kt
 
+keras.utils.set_random_seed(1)  # or the loss may be small from the beginning
 ids = keras.Input((None,), dtype="int32")
 x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
 x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
