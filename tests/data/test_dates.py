@@ -3,12 +3,11 @@
 import collections
 import datetime
 import hashlib
-import re
 import unicodedata
 
 import babel
 import pytest
-from babel.dates import format_date, get_date_format
+from babel.dates import format_date
 
 from keras_transformer.data import dates as dates_module
 from keras_transformer.data.dates import LANGUAGES, MORE_LANGUAGES, STYLES, dates
@@ -92,29 +91,6 @@ def test_more_languages_can_be_used_together():
     for language in languages:  # none falls back to the names of no language
         texts = [format_date(datetime.date(2011, 3, 4), s, locale=language) for s in STYLES]
         assert all("M03" not in text and "2011" in text for text in texts), language
-
-
-def ambiguous_months(languages):
-    """The month names that do not mean the same month in every language.
-
-    Names are compared as the three formats print them, without case and final full stop.
-    """
-    meanings = {}
-    for language in languages:
-        locale = babel.Locale.parse(language)
-        patterns = (get_date_format(style, locale=locale).pattern for style in STYLES)
-        fields = (re.search("MMM+|LLL+", re.sub("'[^']*'", "", x)) for x in patterns)
-        for field in {field[0] for field in fields if field}:
-            for month in range(1, 13):
-                name = format_date(datetime.date(2000, month, 1), field, locale=locale)
-                name = name.casefold().rstrip(".")
-                meanings.setdefault(name, {}).setdefault(month, set()).add(language)
-    return {name: months for name, months in meanings.items() if len(months) > 1}
-
-
-def test_no_month_name_means_another_month():
-    assert ambiguous_months(LANGUAGES + MORE_LANGUAGES) == {}
-    assert ambiguous_months([*LANGUAGES, "hr"])["listopada"] == {11: {"pl"}, 10: {"hr"}}
 
 
 def strings_with_two_dates(languages, days):

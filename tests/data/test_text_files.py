@@ -132,10 +132,6 @@ def test_lines_by_hand(write):
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\x00k"
     path = write("source.txt", f"\ufeff\ufeff{line}\r\n\ufeffnext\n\n")
     assert read_lines(path) == [f"\ufeff{line}", "\ufeffnext", ""]
-    source, target = write("source.gz", "a\n  zwölf\n"), write("target", "東京 🙂\r\n\u202eрыба")
-    pairs = read_pairs(str(source), target)
-    assert pairs == [Pair("a", "東京 🙂"), Pair("  zwölf", "\u202eрыба")]
-    assert (pairs[1].source, pairs[1].target, pairs[1].group) == ("  zwölf", "\u202eрыба", "")
     assert read_pairs(write("pairs.tsv.gz", "a\tb\n\tc\r\n")) == [Pair("a", "b"), Pair("", "c")]
 
 
