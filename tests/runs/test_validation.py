@@ -41,7 +41,7 @@ def trained():
         keras.callbacks.LambdaCallback(on_epoch_end=compare),
     ]
     options = dict(epochs=2, shuffle=False, verbose=0)
-    dataset = kt.make_dataset(toy_pairs(1000), tokenizer, tokenizer, 512, 12)
+    dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
     history = model.fit(dataset, validation_data=valid, callbacks=callbacks, **options).history
     return model, history, losses, pairs
 
