@@ -69,18 +69,12 @@ def test_training_draws_no_combination_twice(only_1998):
     assert known["ja", "1998年5月9日土曜日"] == "1998-05-09"
 
 
-def test_languages_are_in_every_part_and_in_fourteen_scripts(corpus):
+def test_languages_are_in_every_part(corpus):
     count = collections.Counter
     assert count(pair.group for pair in corpus.test) == dict.fromkeys(LANGUAGES, 100)
     assert count(pair.group for pair in corpus.valid) == dict.fromkeys(LANGUAGES, 50)
     train = count(pair.group for pair in corpus.train)
     assert set(train) == set(LANGUAGES) and min(train.values()) > 3_500
-    letters = filter(str.isalpha, "".join(sources(corpus.test)))
-    # The first word of a letter's name is its script, but for the apostrophe of Ukrainian.
-    assert {unicodedata.name(letter).split()[0] for letter in letters} - {"MODIFIER"} == {
-        *("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC"),
-        *("DEVANAGARI", "BENGALI", "TAMIL", "THAI", "HANGUL", "CJK"),
-    }
 
 
 def test_more_languages_can_be_used_together():
