@@ -96,6 +96,7 @@ texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
     st.sampled_from([3, 5, 8, 1 << 20]),
 )
 @example(b"one\ntwo\nthree\xff\n", "a.txt", False, 5)
+@example(b"one\n\n\nfour\xff\n", "a.txt", False, 1 << 20)
 @example("ab\n\ufeffb\n".encode(), "a.txt", False, 3)
 @example(b"a\tb\nc\td\te\n", "a.tsv", False, 1 << 20)
 def test_any_bytes_are_lines_or_a_sentence(tmp_path_factory, content, name, is_packed, size):
@@ -265,6 +266,22 @@ def test_rows_are_drawn_from_everywhere():
     """Of each tenth about as many: within five standard deviations of 100."""
     counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
     assert (np.abs(counts - 100) < 50).all()
+
+
+def test_hashes_are_those_of_splitmix64():
+    """A version that drew others would validate runs of before by what they were trained on."""
+    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == [
+        0xE220A8397B1DCDAF,  # its first output for the state 0, as published
+        hash_of(1 + 0x9E3779B97F4A7C15),
+    ]
+
+
+def hash_of(state):
+    """The mixing of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    bits = (1 << 64) - 1
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
+    return state ^ state >> 31
 
 
 def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():
