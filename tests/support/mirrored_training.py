@@ -55,7 +55,7 @@ def run(strategy, rows, precision, recipe):
             # So large an epsilon that Adam comes near momentum: otherwise it would blow up rounding
             # errors of gradients near zero.
             adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-            optimizer = kt.EMAAdam(0.05, **adam)
+            optimizer = kt.EMAAdam(1.0, **adam)
             options |= dict(accumulation_steps=2, clip_norm=0.5)
         elif recipe == "rdrop":
             options |= dict(rdrop=2.0)

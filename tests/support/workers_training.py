@@ -51,7 +51,7 @@ def compiled(recipe):
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     if recipe == "adam":
         adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-        optimizer = kt.EMAAdam(0.05, **adam)
+        optimizer = kt.EMAAdam(1.0, **adam)
         options = dict(accumulation_steps=2, clip_norm=0.5)
     options |= dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
     model.compile(optimizer, metrics=[kt.MaskedAccuracy(), kt.TargetTokens()], **options)

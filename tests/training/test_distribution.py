@@ -32,7 +32,7 @@ def cluster_of(text):
 
 # Replicas.
 
-OPTIONS = {"rows": [7, 1], "precision": "mixed_float16", "recipe": "options"}
+OPTIONS = {"rows": [7, 1], "recipe": "options"}
 WEIGHTS = {"rows": [23, 2, 1], "recipe": "weights"}
 # A first batch that leaves replicas without a row.
 RDROP = {"rows": [1, 3], "recipe": "rdrop"}
@@ -69,11 +69,10 @@ def test_two_replicas_equal_one_device(two):
 
 @pytest.mark.slow
 def test_three_replicas_equal_one_device_and_keep_no_graph():
-    weights, rdrop, graphs = on_replicas(
-        3, ("compare", WEIGHTS), ("compare", RDROP), ("graphs", {})
-    )
-    assert_replicas_equal_one_device(weights, **WEIGHTS)
-    assert_replicas_equal_one_device(rdrop, **RDROP)
+    compared = [WEIGHTS, RDROP, OPTIONS | {"precision": "mixed_float16"}]
+    *answers, graphs = on_replicas(3, *(("compare", one) for one in compared), ("graphs", {}))
+    for answer, options in zip(answers, compared, strict=True):
+        assert_replicas_equal_one_device(answer, **options)
     assert graphs == 0
 
 
