@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import sys
 
 import hypothesis
@@ -11,7 +10,6 @@ from tensorflow.python.framework import ops
 
 from keras_transformer.train import train
 from tests.support.child_process import restore_signals
-from tests.support.command_line import run
 from tests.support.made_once import made_once
 from tests.support.reversed_text import config_of
 
@@ -81,30 +79,3 @@ def trained_config(tmp_path_factory):
 def trained_run(trained_config, tmp_path_factory):
     """A run directory of `train`, the same for all tests: copy it before you change it."""
     return made_once(tmp_path_factory, "run", lambda folder: train(trained_config, folder))
-
-
-@pytest.fixture(scope="session")
-def reverse_run(tmp_path_factory):
-    """A tiny training by the command line, from a table of a word and its translation.
-
-    A folder with `pairs.tsv` and `run`, a copy for each process; and what the command said.
-    """
-
-    def write_pairs(folder):
-        pairs = [
-            f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")
-        ]
-        (folder / "pairs.tsv").write_text("".join(pairs * 5))
-
-    def train_on_pairs(output):
-        options = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16 --plot "
-        options += "--epochs 2 --steps-per-epoch 5 --vocabulary-size 280 --tokens-per-batch 128"
-        texts = ["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"]
-        result = run("train", "--preset", "tiny", "--output", output, *options.split(), *texts)
-        assert result.returncode == 0, result.stderr.decode()
-        (folder / "said").write_bytes(result.stderr)
-
-    folder = made_once(tmp_path_factory, "reversed", write_pairs)
-    made_once(tmp_path_factory, "reversed/run", train_on_pairs)
-    copy = shutil.copytree(folder, tmp_path_factory.mktemp("cli") / "copy")
-    return copy, (copy / "said").read_bytes()

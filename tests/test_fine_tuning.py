@@ -25,7 +25,7 @@ def tuned(trained_run, tmp_path_factory):
         *["--freeze", "encoder", "source-embeddings", "--parallel-microbatches", "1"],
         *["--epochs", "1", "--steps-per-epoch", "5", "--log-every", "1e-9"],
     )
-    assert result.returncode == 0, result.stderr.decode()
+    assert (result.returncode, result.stdout) == (0, b""), result.stderr.decode()
     (folder / "log").write_bytes(result.stderr)
     return folder, (source, target)
 
@@ -100,13 +100,15 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tuned):
 
 
 def test_resume_takes_all_from_the_run(tuned, trained_run):
-    """Text that has moved is still that text, and the frozen stay."""
+    """Text that has moved is still that text, the frozen stay, and the origin may be gone."""
     folder, texts = tuned
     resumed = shutil.copytree(folder / "tuned", folder / "resumed")
+    begun = dataclasses.replace(Run(resumed).read_config(), start_from="/gone")
+    Run(resumed).write_config(begun)
     moved = [shutil.copy(path, f"{path}.moved") for path in texts]
     command = ["train", "--output", resumed, "--resume", "--parallel-microbatches", "1"]
     command += ["--train-source", moved[0], "--train-target", moved[1], "--epochs"]
-    result = run(*command, "2", "--start-from", "/gone")
+    result = run(*command, "2", "--start-from", "/other")
     assert b"start_from must be " in result.stderr
     result = run(*command, "2")
     assert result.returncode == 0, result.stderr.decode()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -23,9 +24,10 @@ from keras_transformer.runs.training_data import (
 )
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
-from keras_transformer.train import _compile_model, train
+from keras_transformer.train import _compile_model, _make_training_dataset, train
 from tests.support.command_line import run
-from tests.support.reversed_text import MODEL, config_of
+from tests.support.numbered_pairs import batches_of
+from tests.support.reversed_text import config_of
 
 
 def weights_of(run):
@@ -126,33 +128,19 @@ def test_options_reach_compile(rich_config):
     }
 
 
-def test_what_diverges_or_stops_goes_on_as_it_would_have(rich, rich_config, tmp_path):
-    """Half of it, before a cooldown has been decided upon; then too large a learning rate.
-
-    That stops in an epoch's second step. The run stays as the epoch before has left it: a smaller
-    rate leads where it would have led, with the running mean and the checkpoints to average.
-    """
-    expected, history = rich
-    output, config = tmp_path / "run", rich_config
-    first = train(dataclasses.replace(config, epochs=2, cooldown_steps=0), output)
-    options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
-    options += ["--parallel-microbatches", config.parallel_microbatches, "--save-every", 1]
-    options += ["--output", output, "--learning-rate"]
+def test_what_diverges_leaves_the_run_as_it_was(trained_run, tmp_path):
+    """It stops in an epoch's second step, whose first one had too large a learning rate."""
+    output = shutil.copytree(trained_run, tmp_path / "run")
     before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
-    result = run("train", *options, "1e30")
+    options = ["--epochs", 4, "--save-every", 1, "--learning-rate", "1e30"]
+    result = run("train", "--output", output, "--resume", *options)
     assert result.returncode == 3
     *_, said = result.stderr.decode().splitlines()
-    assert "the loss or the gradient norm of step 2 of epoch 3 is not finite" in said
+    assert "the loss or the gradient norm of step 2 of epoch 4 is not finite" in said
     assert "a smaller learning rate (--learning-rate)" in said
-    assert said.endswith("; --resume continues from the end of epoch 2.")
+    assert said.endswith("; --resume continues from the end of epoch 3.")
     assert {name: (output / name).read_bytes() for name in before} == before
-    rest = train(config, output, resume=True)
-    assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
-    for name, values in history.items():
-        assert first[name] + rest[name] == values, name
-    states = [Run(path).read_state()["checkpoints"] for path in (expected, output)]
-    assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
-    assert_same_weights(weights_of(expected), weights_of(output))
+    assert Run(output).read_state()["epoch"] == 3
 
 
 def assert_weights_are(model, path):
@@ -202,27 +190,6 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
     assert said == (by == "last"), "that it is worse than the best"
     with pytest.raises(ValueError, match="already exists"):
         average(output, tmp_path / "mean", number, by)
-
-
-def test_training_ends_when_patience_does(trained_config, tmp_path, capsys):
-    """Nothing is learned at this rate: the first epoch stays the best, but for rounding."""
-    changes = dict(epochs=9, steps_per_epoch=2, learning_rate=1e-30, patience=2)
-    stubborn = dataclasses.replace(trained_config, **changes)
-    history = train(stubborn, tmp_path / "run")
-    assert len(history["loss"]) == 3
-    assert "best epoch 1, val_loss" in capsys.readouterr().err
-    model = json.loads((tmp_path / "run" / "model.json").read_text())
-    assert model["metrics"] == Run(tmp_path / "run").read_state()["history"][0]
-    assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
-    said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
-    assert said in capsys.readouterr().err
-    dataset = kt.make_dataset([("ba", "ba")], *saved.load(tmp_path / "run"), 256, 32)
-    for patience in (2, 3):
-        config = dataclasses.replace(stubborn, patience=patience)
-        checkpoint = RunCheckpoint(Run(tmp_path / "run"), dataset, config)
-        checkpoint.open()
-        assert checkpoint.position.ended is (patience == 2)
-        checkpoint.close()
 
 
 # What leaves nothing.
@@ -282,11 +249,43 @@ def corpus(trained_config, tmp_path_factory):
     return prepared(trained_config, tmp_path_factory.mktemp("corpora") / "corpus")
 
 
-def test_a_corpus_gives_the_run_of_its_text(trained_run, trained_config, corpus, tmp_path):
-    """Bit for bit: weights, vocabularies, and what is known of the text."""
+def test_a_corpus_gives_the_batches_of_its_text(trained_run, trained_config, corpus, tmp_path):
+    """Bit for bit, with its vocabularies, and what is known of the text."""
+    found = []
+    for config in (trained_config, from_corpus(trained_config, corpus)):
+        data = open_data(config, Run(tmp_path), resume=False)
+        assert [tokenizer.model for tokenizer in data.tokenizers] == list(saved.read(trained_run))
+        batches = batches_of(_make_training_dataset(config, data).take(40))
+        found.append((batches, data.fingerprints, data.valid))
+    assert found[0] == found[1]
+
+
+def test_training_on_a_corpus_ends_when_patience_does(
+    trained_run, trained_config, corpus, tmp_path, capsys, monkeypatch
+):
+    """Nothing is learned at this rate: the first epoch stays the best, but for rounding.
+
+    On a terminal, Keras' progress bar is on stderr, as all that is said.
+    """
+    changes = dict(epochs=9, steps_per_epoch=2, learning_rate=1e-30, patience=2)
+    stubborn = dataclasses.replace(from_corpus(trained_config, corpus), **changes)
     output = tmp_path / "run"
-    train(from_corpus(trained_config, corpus), output)
-    assert_same_weights(weights_of(output), weights_of(trained_run))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert len(train(stubborn, output)["loss"]) == 3
+    out, said = capsys.readouterr()
+    assert not out and "Epoch 3/9" in said and "best epoch 1, val_loss" in said
+    model = json.loads((output / "model.json").read_text())
+    assert model["metrics"] == Run(output).read_state()["history"][0]
+    assert not train(stubborn, output, resume=True), "still out of patience"
+    said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
+    assert said in capsys.readouterr().err
+    dataset = kt.make_dataset([("ba", "ba")], *saved.load(output), 256, 32)
+    for patience in (2, 3):
+        config = dataclasses.replace(stubborn, patience=patience)
+        checkpoint = RunCheckpoint(Run(output), dataset, config)
+        checkpoint.open()
+        assert checkpoint.position.ended is (patience == 2)
+        checkpoint.close()
     for name in ("source.spm", "target.spm", DATA):
         assert (output / name).read_bytes() == (trained_run / name).read_bytes()
     assert valid_pairs(Run(output)) == valid_pairs(Run(trained_run))
@@ -319,26 +318,13 @@ def test_a_mix_is_known_by_its_corpora_and_weights(trained_config, corpus, tmp_p
     assert prints[2]["pairs"] == 2 * prints[0]["pairs"]
 
 
-# Vocabularies fit the text; word vectors start it.
+# Vocabularies fit the text.
 
 PAIRS = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
 
 
-@pytest.mark.parametrize("model_type", ["bpe", "unigram", "char", "word"])
-def test_a_small_corpus_gets_the_largest_vocabulary(model_type, capsys):
-    """As many ids as the text allows, and not one more is possible; in one go, and it is said."""
-    config = kt.TrainConfig(vocabulary_size=9900, model_type=model_type)
-    tokenizers, said = train_tokenizers(config, PAIRS), capsys.readouterr().err
-    for side, tokenizer in enumerate(tokenizers):
-        size = tokenizer.vocabulary_size
-        assert f"{size} ids instead of 9900, the maximum for this text" in said
-        with pytest.raises(ValueError, match=f"at most {size} ids"):
-            lines = [pair[side] for pair in PAIRS]
-            kt.SubwordTokenizer.train(lines, size + 1, model_type)
-
-
 def test_each_side_has_a_size_of_its_own(capsys):
-    """All words on one side, some pieces on the other; and more than there are."""
+    """All words on one side, some on the other; pieces, and more than there are."""
     words = kt.TrainConfig(vocabulary_size=None, model_type="word", target_vocabulary_size=6)
     source, target = train_tokenizers(words, PAIRS)
     assert (source.vocabulary_size, target.vocabulary_size) == (4 + 5, 6)
@@ -353,50 +339,34 @@ def test_each_side_has_a_size_of_its_own(capsys):
         kt.WordPieceTokenizer.train([pair[0] for pair in PAIRS], limit + 1)
 
 
-def test_vectors_in_a_run(trained_config, tmp_path, capsys):
-    """They are no longer needed when it goes on."""
-    vectors, output = tmp_path / "vectors.txt", tmp_path / "run"
-    with open(trained_config.train_source, encoding="utf-8") as file:
-        words = sorted(set(file.read().split()))[:6]
-    table = np.random.default_rng(3).normal(0, 0.3, (6, 16)).round(4)
-    lines = [f"{word} {' '.join(map(str, row))}" for word, row in zip(words, table, strict=True)]
-    vectors.write_text("\n".join(lines) + "\n")
-    options = dict(vocabulary_size=None, model_type="word", source_vectors=str(vectors))
-    options |= dict(epochs=1, steps_per_epoch=2, learning_rate=1e-9, warmup_steps=1)
-    config = dataclasses.replace(trained_config, **options)
-    train(config, output)
-    vectors.unlink()
-    check_training(dataclasses.replace(config, epochs=3), output, resume=True)
-    translator = kt.load(output)
-    embeddings = np.array(translator.model.source_embedding.embeddings)
-    ids = [int(translator.source_tokenizer(word)[0]) for word in words]
-    assert UNK not in ids
-    factors = embeddings[ids] / table
-    np.testing.assert_allclose(factors, factors[0, 0], rtol=1e-3)
-    assert capsys.readouterr().err.count(f"source vectors: {len(ids)} of ") == 1
-    assert "source_vectors" not in translator.card["recipe"]
+# WordPiece: a vocabulary of a file, with word vectors, on one side; one learned on the other.
 
-
-# WordPiece: a vocabulary of a file on one side, one learned on the other.
+WORDS = ["ba", "di", "kala", "melo"]
+VECTORS = np.random.default_rng(3).normal(0, 0.3, (4, 16)).round(4)
 
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
+    vocabulary, vectors = folder / "vocab.txt", folder / "vectors.txt"
     options = dict(vocabulary_size=36, model_type="wordpiece", target_vocabulary_size=38)
-    options |= dict(tokens_per_batch=512, warmup_steps=10, epochs=1, steps_per_epoch=2)
-    config = config_of(folder, 200, 30, **options, model=MODEL)
+    options |= dict(tokens_per_batch=512, epochs=1, steps_per_epoch=2)
+    options |= dict(learning_rate=1e-9, warmup_steps=1, source_vectors=str(vectors))
+    config = config_of(folder, 200, 30, **options, source_vocabulary=str(vocabulary))
     with open(config.train_source, encoding="utf-8") as file:
         pieces = saved.open_model(kt.WordPieceTokenizer.train(file, 40).model)
     names = [piece.decode() for piece in pieces.pieces(range(40)).numpy()]
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join([*names[1:30], "[MASK]", *names[30:]]))
-    return dataclasses.replace(config, source_vocabulary=str(vocabulary))
+    added = [word for word in WORDS if word not in names]
+    vocabulary.write_text("\n".join([*names[1:30], "[MASK]", *names[30:], *added]))
+    rows = zip(WORDS, VECTORS, strict=True)
+    vectors.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in rows))
+    return config, 41 + len(added)
 
 
 def test_the_summary_of_a_training(pieces, tmp_path):
     sizes = dict(vocabulary_size=None, target_vocabulary_size=None)
-    config = dataclasses.replace(pieces, model_type="char", patience=1, clip_norm=0.5, **sizes)
+    config, size = pieces
+    config = dataclasses.replace(config, model_type="char", patience=1, clip_norm=0.5, **sizes)
     data = open_data(config, Run(tmp_path), resume=False)
     sizes = [tokenizer.vocabulary_size for tokenizer in data.tokenizers]
     model = kt.Transformer(*sizes, num_layers=1, d_model=8, num_heads=2, d_ff=16)
@@ -404,7 +374,7 @@ def test_the_summary_of_a_training(pieces, tmp_path):
     lines = summarize_training(config, data, model, 7, "runs/new").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["pairs"] == "200, for validation 30"
-    assert rows["vocabulary"] == f"source wordpiece, 41 tokens; target char, {sizes[1]} tokens"
+    assert rows["vocabulary"] == f"source wordpiece, {size} tokens; target char, {sizes[1]} tokens"
     assert rows["parameters"] == f"{model.count_params():,}"
     assert rows["steps"] == "1 epoch of 7 steps"
     options = f"train_source {config.train_source}, ", ", patience 1", "clip_norm 0.5"
@@ -412,32 +382,38 @@ def test_the_summary_of_a_training(pieces, tmp_path):
     assert rows["output"] == "runs/new"
 
 
-def test_wordpiece_is_trained_resumed_started_from_and_prepared(pieces, tmp_path):
-    """The file of the vocabulary may be gone by then."""
-    output = tmp_path / "run"
-    train(pieces, output)
+def test_wordpiece_is_trained_resumed_started_from_and_prepared(pieces, tmp_path, capsys):
+    """The files of vocabulary and vectors may be gone by then."""
+    config, size = pieces
+    output, gone = tmp_path / "run", str(tmp_path / "gone")
+    train(config, output)
+    assert capsys.readouterr().err.count("source vectors: 4 of ") == 1
     assert {"source.wordpiece", "target.wordpiece"} <= {path.name for path in output.iterdir()}
     source, target = saved.load(output)
-    assert (source.vocabulary_size, target.vocabulary_size) == (41, 38)
+    assert (source.vocabulary_size, target.vocabulary_size) == (size, 38)
     assert source.file_ids(range(5)).numpy().tolist() == [-1, 0, 1, 2, 3]
     assert Run(output).has_model and Opened(output).detokenizing_losses(["ba di"]) == ""
     losses = Opened(output).detokenizing_losses(["ba di", "ba[di"])
     assert losses.startswith("1 of 2 lines") and "changes: '[' 1)" in losses
     translator = kt.load(output)
     assert UNK in translator.source_tokenizer("ba [MASK] di").numpy()
+    embeddings = np.array(translator.model.source_embedding.embeddings)
+    factors = embeddings[translator.source_tokenizer(" ".join(WORDS)).numpy()] / VECTORS
+    np.testing.assert_allclose(factors, factors[0, 0], rtol=1e-3)
     assert len(translator.translate(["ba ce di", "kala melo", "di"])) == 3
     recipe = translator.card["recipe"]
-    assert "source_vocabulary" not in recipe and recipe["model_type"] == "wordpiece"
+    assert not {"source_vocabulary", "source_vectors"} & recipe.keys()
+    assert recipe["model_type"] == "wordpiece"
 
-    gone = dataclasses.replace(pieces, source_vocabulary=str(tmp_path / "gone.txt"), epochs=2)
-    Run(output).write_config(gone)
-    again = open_data(gone, check_training(gone, output, resume=True), resume=True)
-    fresh = dataclasses.replace(pieces, source_vocabulary=None, start_from=str(output), epochs=1)
-    tuned = open_data(fresh, Run(tmp_path / "tuned"), resume=False)
+    longer = dataclasses.replace(config, source_vocabulary=gone, source_vectors=gone, epochs=2)
+    Run(output).write_config(longer)
+    again = open_data(longer, check_training(longer, output, resume=True), resume=True)
+    left = dict(source_vocabulary=None, source_vectors=None, start_from=str(output))
+    tuned = open_data(dataclasses.replace(config, **left), Run(tmp_path / "tuned"), resume=False)
     for data in (again, tuned):
         assert [tokenizer.model for tokenizer in data.tokenizers] == list(saved.read(output))
 
-    corpus = prepared(pieces, tmp_path / "corpus")
+    corpus = prepared(config, tmp_path / "corpus")
     assert saved.read(corpus) == saved.read(output)
     assert "source_vocabulary" not in kt.PreparedCorpus(corpus).options
-    check_training(from_corpus(pieces, corpus), tmp_path / "new")
+    check_training(from_corpus(config, corpus), tmp_path / "new")

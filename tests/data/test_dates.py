@@ -3,12 +3,11 @@
 import collections
 import datetime
 import hashlib
-import re
 import unicodedata
 
 import babel
 import pytest
-from babel.dates import format_date, get_date_format
+from babel.dates import format_date
 
 from keras_transformer.data import dates as dates_module
 from keras_transformer.data.dates import LANGUAGES, MORE_LANGUAGES, STYLES, dates
@@ -70,18 +69,12 @@ def test_training_draws_no_combination_twice(only_1998):
     assert known["ja", "1998年5月9日土曜日"] == "1998-05-09"
 
 
-def test_languages_are_in_every_part_and_in_fourteen_scripts(corpus):
+def test_languages_are_in_every_part(corpus):
     count = collections.Counter
     assert count(pair.group for pair in corpus.test) == dict.fromkeys(LANGUAGES, 100)
     assert count(pair.group for pair in corpus.valid) == dict.fromkeys(LANGUAGES, 50)
     train = count(pair.group for pair in corpus.train)
     assert set(train) == set(LANGUAGES) and min(train.values()) > 3_500
-    letters = filter(str.isalpha, "".join(sources(corpus.test)))
-    # The first word of a letter's name is its script, but for the apostrophe of Ukrainian.
-    assert {unicodedata.name(letter).split()[0] for letter in letters} - {"MODIFIER"} == {
-        *("LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "ETHIOPIC"),
-        *("DEVANAGARI", "BENGALI", "TAMIL", "THAI", "HANGUL", "CJK"),
-    }
 
 
 def test_more_languages_can_be_used_together():
@@ -92,29 +85,6 @@ def test_more_languages_can_be_used_together():
     for language in languages:  # none falls back to the names of no language
         texts = [format_date(datetime.date(2011, 3, 4), s, locale=language) for s in STYLES]
         assert all("M03" not in text and "2011" in text for text in texts), language
-
-
-def ambiguous_months(languages):
-    """The month names that do not mean the same month in every language.
-
-    Names are compared as the three formats print them, without case and final full stop.
-    """
-    meanings = {}
-    for language in languages:
-        locale = babel.Locale.parse(language)
-        patterns = (get_date_format(style, locale=locale).pattern for style in STYLES)
-        fields = (re.search("MMM+|LLL+", re.sub("'[^']*'", "", x)) for x in patterns)
-        for field in {field[0] for field in fields if field}:
-            for month in range(1, 13):
-                name = format_date(datetime.date(2000, month, 1), field, locale=locale)
-                name = name.casefold().rstrip(".")
-                meanings.setdefault(name, {}).setdefault(month, set()).add(language)
-    return {name: months for name, months in meanings.items() if len(months) > 1}
-
-
-def test_no_month_name_means_another_month():
-    assert ambiguous_months(LANGUAGES + MORE_LANGUAGES) == {}
-    assert ambiguous_months([*LANGUAGES, "hr"])["listopada"] == {11: {"pl"}, 10: {"hr"}}
 
 
 def strings_with_two_dates(languages, days):

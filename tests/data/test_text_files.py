@@ -96,6 +96,7 @@ texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
     st.sampled_from([3, 5, 8, 1 << 20]),
 )
 @example(b"one\ntwo\nthree\xff\n", "a.txt", False, 5)
+@example(b"one\n\n\nfour\xff\n", "a.txt", False, 1 << 20)
 @example("ab\n\ufeffb\n".encode(), "a.txt", False, 3)
 @example(b"a\tb\nc\td\te\n", "a.tsv", False, 1 << 20)
 def test_any_bytes_are_lines_or_a_sentence(tmp_path_factory, content, name, is_packed, size):
@@ -132,10 +133,6 @@ def test_lines_by_hand(write):
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\x00k"
     path = write("source.txt", f"\ufeff\ufeff{line}\r\n\ufeffnext\n\n")
     assert read_lines(path) == [f"\ufeff{line}", "\ufeffnext", ""]
-    source, target = write("source.gz", "a\n  zwölf\n"), write("target", "東京 🙂\r\n\u202eрыба")
-    pairs = read_pairs(str(source), target)
-    assert pairs == [Pair("a", "東京 🙂"), Pair("  zwölf", "\u202eрыба")]
-    assert (pairs[1].source, pairs[1].target, pairs[1].group) == ("  zwölf", "\u202eрыба", "")
     assert read_pairs(write("pairs.tsv.gz", "a\tb\n\tc\r\n")) == [Pair("a", "b"), Pair("", "c")]
 
 
@@ -269,6 +266,22 @@ def test_rows_are_drawn_from_everywhere():
     """Of each tenth about as many: within five standard deviations of 100."""
     counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
     assert (np.abs(counts - 100) < 50).all()
+
+
+def test_hashes_are_those_of_splitmix64():
+    """A version that drew others would validate runs of before by what they were trained on."""
+    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == [
+        0xE220A8397B1DCDAF,  # its first output for the state 0, as published
+        hash_of(1 + 0x9E3779B97F4A7C15),
+    ]
+
+
+def hash_of(state):
+    """The mixing of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    bits = (1 << 64) - 1
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
+    return state ^ state >> 31
 
 
 def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():

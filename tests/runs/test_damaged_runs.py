@@ -1,14 +1,18 @@
 """`--resume` on a run that something has happened to: a sentence, or the run as it was."""
 
 import dataclasses
+import fcntl
+import resource
 import shutil
 
 import numpy as np
 import pytest
 
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.runs.averaging import average
 from keras_transformer.runs.opening import load
 from keras_transformer.runs.run import Run
+from keras_transformer.runs.run_callbacks import write_weights
 from keras_transformer.train import train
 from tests.support.command_line import refused
 
@@ -41,7 +45,7 @@ def test_nothing_is_left_to_do_and_nothing_is_written(run, trained_config, capsy
     assert "has completed its 3 epochs" in capsys.readouterr().err
 
 
-def test_what_a_kill_left_is_put_in_order(run, longer):
+def test_what_a_kill_left_is_put_in_order(run, longer, monkeypatch):
     """What it kept out is written, what it left half is removed, and a changed option is kept."""
     missing = {name: (run / name).read_bytes() for name in ("history.csv", "data.json")}
     for name in missing:
@@ -49,12 +53,15 @@ def test_what_a_kill_left_is_put_in_order(run, longer):
     leftovers = "tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"
     for name in leftovers:
         (run / name).write_bytes(b"half")
-    train(dataclasses.replace(longer, save_every=1), run, resume=True)
+    # What this machine would choose is not what the run was begun with.
+    monkeypatch.setattr(machine, "choose_precision", lambda _: "mixed_bfloat16")
+    train(dataclasses.replace(longer, save_every=1, precision="auto"), run, resume=True)
     for name, content in missing.items():
         assert (run / name).read_bytes().startswith(content)
     assert len(Run(run).read_history()) == 4
     assert not any((run / name).exists() for name in leftovers)
-    assert Run(run).read_config().save_every == 1
+    config = Run(run).read_config()
+    assert (config.save_every, config.precision) == (1, "float32")
     # A point stays what it was, should the next one be damaged.
     states = [point["state"] for point in Run(run).checkpoints.read()]
     assert [state["additional"]["epoch"] for state in states] == [
@@ -62,8 +69,8 @@ def test_what_a_kill_left_is_put_in_order(run, longer):
     ]
 
 
-def test_the_last_point_is_damaged(run, trained_config, capsys):
-    """The epoch is done once more, as it was."""
+def test_the_last_point_is_damaged(run, trained_run, trained_config, capsys):
+    """The epoch is done once more, as it was, bit for bit."""
     expected, rows = Run(run).read_state(), Run(run).read_history()
     newest = points_of(run)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -74,7 +81,30 @@ def test_the_last_point_is_damaged(run, trained_config, capsys):
     for one, other in zip(Run(run).read_history(), rows, strict=True):
         assert one | {"minutes": 0} == other | {"minutes": 0}
     kept = ([one["epoch"] for one in x["checkpoints"]] for x in (Run(run).read_state(), expected))
-    assert next(kept) == next(kept) and Run(run).has_model
+    assert next(kept) == next(kept)
+    for one, other in zip(*(load(x).model.get_weights() for x in (run, trained_run)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_full_disk_loses_nothing(run):
+    """Where HDF5 would end the process. Of points: `test_checkpoints.py`."""
+    before, model = everything(run), load(run).model
+    path = run / "checkpoints" / "000003.weights.h5"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size // 2, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=f"{path} cannot be written .*File too large"):
+            write_weights(path, model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert everything(run) == before
+
+
+def test_two_trainings_into_one_directory(run, longer):
+    with open(run / "checkpoints" / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="is in use by another training process"):
+            train(longer, run, resume=True)
 
 
 def of_another_model(run):

@@ -1,5 +1,6 @@
 """A `fit` that was interrupted anywhere comes, in a fresh model, to what it would have come to."""
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -10,8 +11,10 @@ import time
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.runs.training_state import scatter_metrics
 from tests.support.command_line import python
 from tests.support.reversed_text import write_corpus
 
@@ -45,7 +48,7 @@ class Logs(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.updates, self.epochs, self.seen = {}, {}, []
+        self.updates, self.epochs, self.seen, self.ended = {}, {}, [], False
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -108,10 +111,9 @@ def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, *
     resume = kt.ResumeTraining(path, dataset, every=every, callbacks=[logs, *saved])
     options = dict(epochs=3, validation_data=dataset_of(pairs[:9], shuffle=False)) | options
     callbacks = [logs, *saved, resume, *extra]
-    try:
+    with contextlib.suppress(Interrupted):
         model.fit(dataset, callbacks=callbacks, shuffle=False, verbose=0, **options)
-    except Interrupted:
-        return model, None
+        logs.ended = True
     return model, logs
 
 
@@ -134,33 +136,26 @@ def whole(tmp_path_factory):
     return model, logs, steps
 
 
-@pytest.mark.parametrize("stop", ["before the first point", "within", "validation"])
-def test_a_model_of_ones_own(whole, tmp_path, stop):
-    """Also where all updates of an epoch had been done, but not its validation."""
+def test_stopped_again_and_again_and_after_the_end(whole, tmp_path):
+    """Before the first point, within an epoch, and in the validation after all updates of one."""
     *expected, steps = whole
-    when, every, first, done = {
-        "before the first point": (dict(update=3), 4, 0, 0),
-        "within": (dict(update=steps + 6), 4, 1, 4 * ((steps + 6) // 4) - steps),
-        "validation": (dict(epoch=2), steps, 1, steps),
-    }[stop]
-    assert fit(tmp_path, 0, [Interrupting(**when)], every)[1] is None
-    # Where nothing was saved, the script draws the weights that it drew before.
-    resumed = fit(tmp_path, 2 if done else 0, every=every)
-    assert_same(resumed, expected)
-    assert min(resumed[1].epochs) == first
-    for (epoch, batch), values in resumed[1].updates.items():
-        passed = epoch == first and batch < done
-        assert values == expected[1].updates[epoch, done - 1 if passed else batch]
-
-
-def test_again_and_again_and_after_the_end(whole, tmp_path):
-    *expected, steps = whole
-    for seed, update in enumerate((5, steps, 2 * steps)):
-        assert fit(tmp_path, seed, [Interrupting(update)])[1] is None
-    for seed in (8, 9):
-        resumed = fit(tmp_path, seed)
-        assert_same(resumed, expected)
-        assert bool(resumed[1].updates) is (seed == 8)
+    within = 4 * ((steps + 6) // 4) - steps
+    ways = [  # seed, how it is stopped, steps between points, epoch and step that had been done
+        (0, dict(update=3), 4, 0, 0),
+        (0, dict(update=steps + 6), 4, 0, 0),  # the script draws the weights that it drew before
+        (2, dict(epoch=1), steps, 1, within),
+        (3, {}, 4, 1, steps),
+        (4, {}, 4, None, None),
+    ]
+    for seed, when, every, first, done in ways:
+        resumed = fit(tmp_path, seed, [Interrupting(**when)], every)
+        for (epoch, batch), values in resumed[1].updates.items():
+            passed = epoch == first and batch < done
+            assert values == expected[1].updates[epoch, done - 1 if passed else batch]
+        assert min(resumed[1].updates, default=(None,))[0] == first
+        assert resumed[1].ended is not bool(when)
+        if not when:
+            assert_same(resumed, expected)
 
 
 @pytest.mark.parametrize("way", ["several epochs a pass", "several steps a call"])
@@ -173,7 +168,7 @@ def test_other_ways_to_fit(tmp_path, way):
         epochs, update = count // part + 2, 6
         assert update < count
         options = dict(steps_per_epoch=part, epochs=epochs, validation_data=None)
-    assert fit(tmp_path / "one", 0, [Interrupting(update)], 2, **options)[1] is None
+    assert not fit(tmp_path / "one", 0, [Interrupting(update)], 2, **options)[1].ended
     resumed = fit(tmp_path / "one", 2, every=2, **options)
     assert_same(resumed, fit(tmp_path / "whole", 0, **options))
 
@@ -189,13 +184,12 @@ def test_callbacks_go_on_where_they_were(tmp_path):
     model, logs, stopping = run(tmp_path / "whole", 0)
     assert max(logs.epochs) == stopping.stopped_epoch < 8
     steps = len(logs.updates) // len(logs.epochs)
-    assert run(tmp_path / "one", 0, [Interrupting(2 * steps + 3)])[1] is None
-    for seed in (2, 3):
-        resumed, resumed_logs, stopping_2 = run(tmp_path / "one", seed)
-        assert bool(resumed_logs.epochs) is (seed == 2) and resumed_logs.seen == logs.seen
-        assert (stopping_2.best, stopping_2.wait) == (stopping.best, stopping.wait)
-        for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
-            np.testing.assert_array_equal(a, b)
+    assert not run(tmp_path / "one", 0, [Interrupting(2 * steps + 3)])[1].ended
+    resumed, resumed_logs, stopping_2 = run(tmp_path / "one", 2)
+    assert resumed_logs.ended and resumed_logs.seen == logs.seen
+    assert (stopping_2.best, stopping_2.wait) == (stopping.best, stopping.wait)
+    for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 class Spoiling(keras.callbacks.Callback):
@@ -258,6 +252,14 @@ def test_when_a_point_is_due(tmp_path):
         assert resume._is_due(before=0) is due
 
 
+def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
+    arrays = {"metrics/0/total@0": np.array(3.0), "metrics/0/total@1": np.array(4.5)}
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    found = scatter_metrics(one, arrays | {"model/0/w@0": np.ones(2)})
+    assert found.keys() == {"metrics/0/total@0", "model/0/w@0"}
+    assert found["metrics/0/total@0"] == 7.5
+
+
 # What the first signal does, and a second one.
 
 # Each case in a child of its own, in which the package has been imported already.
@@ -288,15 +290,17 @@ read, gone = os.pipe()
 os.close(read)
 for case in json.loads(sys.argv[2]):
     if not os.fork():
-        attempt(*case)
-        sys.exit()
+        try:
+            attempt(*case)
+        except SystemExit as end:
+            os._exit(end.code)  # TensorFlow takes seconds to end otherwise
+        os._exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 CASES = {
     "no signal": (signal.SIG_DFL, [], 0, "ended as ever\n"),
     "SIGINT": (signal.SIG_DFL, [2], 130, "stop 130\nwent on\n"),
     "SIGTERM twice": (signal.SIG_DFL, [15, 15], 143, "stop 143\nwent on\n"),
-    "SIGHUP": (signal.SIG_DFL, [1], 129, "stop 129\nwent on\n"),
     # The shell's and the system's; systemd's.
     "SIGHUP twice": (signal.SIG_DFL, [1, 1], 129, "stop 129\nwent on\nwent on\n"),
     "SIGHUP, SIGTERM": (signal.SIG_DFL, [1, 15], 143, "stop 129\nwent on\n"),

@@ -41,10 +41,8 @@ def folder(tmp_path_factory):
     manifest = json.loads((newer / "manifest.json").read_text())
     (newer / "manifest.json").write_text(json.dumps(manifest | {"format": 7}))
     for name, content in {
-        "few.yaml": "format: 1\nepochs: 3\n",
         "vectors": "fox 0.1 0.2\n",
         "vocab.txt": "[UNK]\nfox\nfox\n",
-        "table.TSV.gz": "",
     }.items():
         (folder / name).write_text(content)
     return folder
@@ -69,7 +67,6 @@ BOTH = PREPARE + "{}/part-*.source --train-target {}/part-*.target "
 MISTAKES = [
     (NEW + "--preset tinny", "Unknown preset 'tinny'"),
     (NEW + "--preset tiny", "Training data is missing: pass --train-source"),
-    (NEW + "--config {}/few.yaml", "Training data is missing"),
     (NEW + "--valid-source {}/pairs.tsv", "Training data is missing"),
     (TEXTS + "--train-target {}/pairs.tsv", "has both source and target: omit --train-target"),
     (NEW + "--train-source {}/pairs.tsv", "--valid-source is missing"),
@@ -79,17 +76,13 @@ MISTAKES = [
     (TEXTS + "--languages de", "--languages applies to the built-in dates"),
     (TINY + "--tokens-per-batch 8", "tokens_per_batch must be at least max_length"),
     (TINY + "--validate-by bleu --bleu-tokenize x", "no tokenizer 'x'"),
-    (TEXTS + "--strategy all", "strategy must be one of auto"),
-    (TEXTS + "--num-heads 3", "num_heads must divide"),
-    (TEXTS + "--positions rotary --d-model 20", "key_dim must be even for rotary positions, rec"),
-    (TEXTS + "--max-distance 4", "positions='sinusoidal': leave out max_distance"),
     (TEXTS + "--positions relative --max-distance 0", "max_distance must be a positive"),
     (TEXTS + "--positions bucketed --max-distance 16", "must be greater than 16"),
+    (TEXTS + "--positions rotary --d-model 20", "key_dim must be even for rotary positions, rec"),
     # A run to resume, or to start from.
     ("train --output {}/run", "is not empty"),
     ("train --output /none --resume", "/none is not a run directory"),
     (AGAIN + "--seed 2", "seed must be 1 to resume"),
-    (AGAIN + "--d-model 6", "d_model must be 8 to resume"),
     (AGAIN + "--freeze encoder", "--freeze needs --start-from"),
     (TUNED + "--d-ff 3", "d_ff must be 16 with --start-from"),
     (TUNED + "--model-type bpe --vocabulary-size 300", "vocabulary_size must be None with"),
@@ -101,7 +94,6 @@ MISTAKES = [
     (TINY + "--source-vocabulary {}/vocab.txt", "must be the same file for a joint vocabulary"),
     (APART + "--source-vocabulary {}/vocab.txt", "'fox' is duplicated"),
     (APART + "--target-vocabulary-size 60", "vocabulary_size must be greater than 260"),
-    (APART + "--model-type wordpiece --vocabulary-size none", "vocabulary_size must be an integer"),
     (
         APART + "--source-vocabulary {}/vocab.txt --source-vocabulary-size 9",
         "has a size: leave out --source-vocabulary-size",
@@ -113,7 +105,6 @@ MISTAKES = [
     ),
     (TUNED + "--source-vectors {}/vectors", "--source-vectors and --start-from"),
     # Prepared corpora.
-    (CORPUS + "none", "none is not a prepared corpus"),
     (CORPUS + "newer", "was prepared by another version, in format 7"),
     (CORPUS + "good --train-source x", "--corpus excludes --train-source"),
     (CORPUS + "good --no-nfkc", "nfkc must be True for the corpus"),
@@ -122,12 +113,10 @@ MISTAKES = [
     (CORPUS + "more", "was prepared without validation data"),
     (CORPUS + "apart", "--share-embeddings all needs a joint vocabulary"),
     (CORPUS + "good --start-from {}/run", "vocabulary_size must be None with --start-from"),
-    ("prepare --output {}/new --train-source {}/part-*.none", "part-*.none: check the path"),
     (PREPARE + "{}/part-*.source", "--train-target is missing"),
-    (PREPARE + "{}/table.TSV.gz --train-target {}/vectors", "omit --train-target"),
-    (BOTH + "--processes 0", "processes must be at least 1"),
+    (BOTH + "--samples 3", "samples needs --subword-sampling"),
+    (BOTH + "--valid-fraction 0.1 --valid-source x.tsv", "leave out one of the two"),
     (BOTH + "--vocabularies {}", "has no vocabularies of source and target"),
-    (BOTH + "--output {}/good", "good is not empty: choose another --output"),
 ]
 
 

@@ -1,11 +1,11 @@
-"""Trains on the workers that TF_CONFIG names, or without it on one device; prints what came out.
+"""Trains on the workers that TF_CONFIG names, or without it on one device; prints what comes out.
 
-    python tests/support/workers_training.py '{"recipes": ["adam"], ...}'
+    python tests/support/workers_training.py '[{"recipe": "rdrop"}, {"recipe": "adam"}]'
 
-Options: `recipes`, "rdrop" or "adam" (at ε = 1, where rounding stays small), each maybe followed
-by a precision; `points`, a directory to which the last of them is saved every third update, or
-none; `die`, the number of the update after which this process kills itself, or none; `talk`,
-whether to print as well what workers tell each other.
+A line of JSON each for what workers tell each other, if there are several, and for each training:
+`recipe`, "rdrop" or "adam" (at ε = 1, where rounding stays small), maybe followed by a precision;
+`points`, a directory to which it is saved every third update; `die`, the number of the update after
+which this process kills itself.
 """
 
 import json
@@ -26,37 +26,48 @@ from keras_transformer.training.distribution import (
     check_equal,
     gather_from_workers,
 )  # noqa: E402
-from tests.support.numbered_pairs import dataset_of, random_pairs  # noqa: E402
-from tests.support.two_masks import TwoMasks  # noqa: E402
-
-VOCABULARY = 201  # of the first tokens, which number the pairs
+from tests.support.numbered_pairs import numbers  # noqa: E402
+from tests.training.test_gradients import Small  # noqa: E402
 
 
-def compiled(recipe, precision):
-    sizes = VOCABULARY, VOCABULARY, 1, 16, 2, 32
-    options = dict(dropout=0.0, share_embeddings="all", dtype=precision)
-    with_loss = dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
-    with_loss |= dict(metrics=[kt.MaskedAccuracy(), kt.TargetTokens()])
-    if recipe == "rdrop":
-        model = TwoMasks(*sizes, **options)
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), rdrop=2.0, **with_loss)
-    else:
-        model = kt.Transformer(*sizes, **options)
+class OfTargets(Small):
+    """Reads the target only."""
+
+    fused_loss = True
+
+    def softmax_inputs(self, inputs, training=None):
+        return super().softmax_inputs(inputs[1], training)
+
+
+def random_pairs(count=101, longest=11):
+    """Of many lengths: batches that no two workers share evenly."""
+    random = np.random.default_rng(7)
+    lengths = random.integers(1, longest + 1, (count, 2))
+    return [tuple(" ".join(map(str, random.integers(4, 20, n))) for n in both) for both in lengths]
+
+
+def compiled(recipe):
+    model, options = OfTargets(), dict(rdrop=2.0)
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    if recipe == "adam":
         adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-        how = dict(accumulation_steps=2, clip_norm=0.5)
-        model.compile(kt.EMAAdam(0.05, **adam), **how, **with_loss)
+        optimizer = kt.EMAAdam(1.0, **adam)
+        options = dict(accumulation_steps=2, clip_norm=0.5)
+    options |= dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
+    model.compile(optimizer, metrics=[kt.MaskedAccuracy(), kt.TargetTokens()], **options)
     return model
 
 
-def train(strategy, recipe, precision="float32", points=None, die=None):
+def train(strategy, recipe, points=None, die=None):
     """Trains; what came out."""
+    recipe, _, precision = recipe.partition(" ")
+    keras.config.set_dtype_policy(precision or "float32")
     keras.utils.set_random_seed(3)
     with strategy.scope():
-        model = compiled(recipe, precision)
-    # Of many lengths: batches that no two workers share evenly.
-    read = random_pairs(101, 11), 64, 12
-    dataset = dataset_of(*read, seed=2, repeat=True)
-    valid = dataset_of(*read, shuffle=False)
+        model = compiled(recipe)
+    read = random_pairs(), numbers, numbers, 64, 12
+    dataset = kt.make_dataset(*read, seed=2, repeat=True)
+    valid = kt.make_dataset(*read, shuffle=False)
     seen = []
 
     def kill(batch, logs):
@@ -67,15 +78,8 @@ def train(strategy, recipe, precision="float32", points=None, die=None):
     callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=function) for function in at_end]
     if points is not None:
         callbacks.insert(1, kt.ResumeTraining(points, dataset, every=3))
-    history = model.fit(
-        dataset,
-        validation_data=valid,
-        epochs=2,
-        steps_per_epoch=10,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    ).history
+    options = dict(epochs=2, steps_per_epoch=10, shuffle=False, verbose=0, callbacks=callbacks)
+    history = model.fit(dataset, validation_data=valid, **options).history
     ids = tf.constant([[5, 6, 7, 3]])
     return {
         "replicas": strategy.num_replicas_in_sync,
@@ -104,10 +108,8 @@ def talk(strategy):
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
     devices = kt.make_strategy("auto")
-    *recipes, last = given.pop("recipes")
-    talks, points = given.pop("talk", False), given.pop("points", None)
-    answers = [train(devices, *recipe.split(), **given) for recipe in recipes]
-    answers.append(train(devices, *last.split(), **given, points=points))
-    print(json.dumps([*answers, talk(devices)] if talks else answers))
+    if devices.num_replicas_in_sync > 1:
+        print(json.dumps(talk(devices)), flush=True)
+    for training in json.loads(sys.argv[1]):
+        print(json.dumps(train(devices, **training)), flush=True)

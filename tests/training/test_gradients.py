@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_transformer as kt
 from keras_transformer.training import gradients
-from tests.support.two_masks import MASKS, TwoMasks
+
+MASKS = [[2.0, 2.0, 0.0, 0.0] * 4, [0.0, 2.0, 0.0, 2.0] * 4]  # of R-Drop's two passes
 
 
 def batch(rows=7, seed=0):
@@ -48,11 +49,10 @@ class Small(kt.TokenTrainer):
     def softmax_inputs(self, x, training=None):
         states = self.inner(x)
         if training and self.rdrop:
-            both = np.array(MASKS, "float32")[:, None]
-            masks = tf.repeat(both, tf.shape(x)[0] // 2, axis=0)
-            states *= masks
+            masks = tf.repeat(np.array(MASKS)[:, None], tf.shape(x)[0] // 2, axis=0)
+            states *= tf.cast(masks, states.dtype)
         kinds = {"shared": self.inner.embeddings, "own": self.own, "computed": self.own * 2.0}
-        return states, tf.convert_to_tensor(kinds[self.matrix])
+        return states, tf.cast(tf.convert_to_tensor(kinds[self.matrix]), states.dtype)
 
     def call(self, x, training=None):
         states, matrix = self.softmax_inputs(x, training)
@@ -104,6 +104,7 @@ def assert_same(some, others, tolerance=1e-5):
 # Slices, the fused loss.
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(
     rows=st.sampled_from([1, 4, 6]),
     steps=st.sampled_from([1, 2, 3]),
@@ -221,7 +222,7 @@ class Undeclared(Small):
         (OwnCall, [], False),
         (DoublesLoss, [], False),
         (Undeclared, [], False),
-        (Small, [keras.metrics.SparseTopKCategoricalAccuracy(3)], False),
+        (Small, ["sparse_top_k_categorical_accuracy"], False),
     ],
 )
 def test_who_computes_the_loss(kind, metrics, is_fused, monkeypatch):
@@ -259,8 +260,9 @@ def test_training_follows_an_overridden_encode_or_decode(method):
 # What the optimizer gets.
 
 
-@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, kt.EMAAdam])
-@pytest.mark.parametrize("matrix", ["shared", "own"])
+@pytest.mark.parametrize(
+    "optimizer, matrix", [(keras.optimizers.Adam, "shared"), (kt.EMAAdam, "own")]
+)
 def test_first_step_of_adam_is_the_learning_rate(optimizer, matrix):
     """However often an id occurs: of a gradient g, Adam's first step is g / |g|.
 
@@ -319,8 +321,8 @@ def test_gradients_are_clipped_together(precision, parts):
 
 
 def float64_loss(model, weights, alpha):
-    """The loss from the two passes."""
-    x, y = batch()
+    """The loss from the two passes, and the penalty."""
+    (_, x), y = batch()
     states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
     logits = np.stack([states * mask for mask in MASKS]) @ matrix.T
     log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
@@ -328,18 +330,19 @@ def float64_loss(model, weights, alpha):
     losses = (-0.9 * label - 0.1 * log_p.mean(axis=-1)).mean(axis=0)
     p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
     losses += alpha / 4 * ((p[0] - p[1]) * log_ratio).sum(axis=-1)
-    return (weights * losses).sum() / weights.sum()
+    return (weights * losses).sum() / weights.sum() + (np.array(model.own, "float64") ** 2).sum()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_of_two_passes(weighted):
     """Sample weights need logits; without them the loss is fused."""
-    x, y = batch()
+    (_, x), y = batch()
     given = np.random.default_rng(1).random(y.shape, "float32") if weighted else None
     weights = (y != kt.PAD) * (given if weighted else 1.0)
-    model = TwoMasks(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="target")
+    model = Small("own")
+    model.build()
     expected, without = (float64_loss(model, weights, alpha) for alpha in (2.0, 0.0))
     _, logs, _ = update(model, (x, y) if given is None else (x, y, given), rdrop=2.0)
     assert logs["loss"] == pytest.approx(expected, rel=1e-5)
-    assert logs["loss"] > 1.05 * without
+    assert abs(expected - without) > 1e-2
     assert logs["target_tokens"] == (y != kt.PAD).sum(), "tokens count once"

@@ -32,32 +32,30 @@ def test_one_batch_is_learned_by_heart():
 def write_pairs(folder):
     """Random words on both sides: nothing about a target can be guessed."""
     chooser = random.Random(3)
-    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    words = ["".join(chooser.choices(syllables, k=chooser.randint(1, 3))) for _ in range(80)]
+    words = [a + b + c for a in "bdfgklmn" for b in "aeiou" for c in "rs"]
     paths = [str(folder / name) for name in ("source", "target")]
     for path in paths:
-        lines = [" ".join(chooser.choices(words, k=chooser.randint(5, 9))) for _ in range(200)]
+        lines = [" ".join(chooser.choices(words, k=chooser.randint(4, 7))) for _ in range(100)]
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
     return paths
 
 
 @pytest.mark.slow
-def test_200_pairs_are_learned_by_heart(tmp_path):
-    """From files to 95 BLEU within 500 updates, with a greedy search and with a beam."""
+def test_100_pairs_are_learned_by_heart(tmp_path):
+    """From files to 95 BLEU within 400 updates, with a greedy search and with a beam."""
     files = write_pairs(tmp_path)
-    sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=48)
+    sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=64)
     config = kt.TrainConfig(
         *files,
         *files,
         vocabulary_size=400,
         model=kt.ModelConfig(**sizes, share_embeddings="all"),
         epochs=2,
-        steps_per_epoch=250,
-        tokens_per_batch=2048,
-        label_smoothing=0.1,
+        steps_per_epoch=200,
+        tokens_per_batch=1024,
         learning_rate=3e-3,
-        warmup_steps=100,
+        warmup_steps=60,
         ema=0.95,
         validate_by="bleu",
     )

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.kernels.tensorflow.fused_cross_entropy import TokenPredictions
 from tests.support.layer_harness import assert_close, normal
 
 B, T, V = 3, 5, 11
@@ -208,18 +207,6 @@ def test_perplexity_equals_that_of_keras_nlp():
     logits = normal(2, 4, 3)
     theirs = keras_nlp.metrics.Perplexity(from_logits=True, mask_token_id=kt.PAD)
     assert float(kt.Perplexity()(FEW, logits)) == pytest.approx(float(theirs(FEW, logits)))
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_predictions_of_the_fused_loss_stand_for_logits(metric):
-    logits = normal(2, 4, 3)
-    log_probs = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
-    of_label = np.take_along_axis(log_probs, FEW[..., None], axis=-1)[..., 0]
-    predictions = TokenPredictions(of_label, logits.argmax(-1) == FEW, 3)
-    negative = np.where(FEW == kt.PAD, -100, FEW)
-    for weight in (None, np.array([1.0, 3.0])):
-        expected = float(metric()(FEW, logits, weight))
-        assert float(metric()(negative, predictions, weight)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("monitor", ["accuracy", "perplexity"])
