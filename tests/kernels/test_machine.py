@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.run import Run
-from keras_transformer.train import _choose_precision, _configure_parallelism
+from keras_transformer.train import _adapt_to_machine, _configure_parallelism
 from tests.support.command_line import refused, run
 from tests.support.sealing import reseal
 
@@ -69,14 +69,15 @@ def test_what_is_slow_is_said_once_and_how_much(make_machine):
 def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
     make_machine(0.5)
-    chosen = _choose_precision(TrainConfig(precision="auto"), None, False, None).precision
-    assert chosen == "mixed_bfloat16"
+    adapted = _adapt_to_machine(TrainConfig(precision="auto"), None, False, None)
+    chosen = adapted.precision
+    assert (chosen, adapted.jit_compile) == ("mixed_bfloat16", False)
     copy = shutil.copytree(trained_run, tmp_path / "run")
     config = (copy / "config.yaml").read_text()
     (copy / "config.yaml").write_text(config.replace("precision: float32", f"precision: {chosen}"))
     reseal(copy)
     make_machine(9.0)
-    resumed = _choose_precision(TrainConfig(precision="auto"), Run(copy), True, None)
+    resumed = _adapt_to_machine(TrainConfig(precision="auto"), Run(copy), True, None)
     assert resumed.precision == chosen
     slow, asked = kt.load(copy), kt.load(copy, precision=chosen)
     assert slow.model.dtype_policy.name == "float32"
