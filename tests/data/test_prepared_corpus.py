@@ -137,7 +137,8 @@ def test_vocabularies_of_another_corpus_or_run_are_taken(made, text, tmp_path):
     [
         ('{"format": 1', "manifest.json is corrupted"),
         ("[]", "manifest.json holds no JSON object"),
-        ('{"format": 2}', "was prepared by another version, in format 2, but this"),
+        ('{"format": 3}', "was prepared by another version, in format 3, but this"),
+        ('{"format": 2, "files": {}}', "manifest.json was changed or is corrupted"),
         ('{"format": 1, "files": {}}', "manifest.json lacks fingerprints, options, shards"),
         (None, "is not a prepared corpus .manifest.json is missing"),
     ],

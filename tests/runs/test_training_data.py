@@ -11,6 +11,7 @@ from keras_transformer.data.pairs import fingerprint
 from keras_transformer.data.text_files import load_corpus
 from keras_transformer.runs.run import CONFIG, DATA, Run, from_yaml, to_yaml
 from keras_transformer.runs.training_data import check_training, parse_corpora
+from keras_transformer.utils import read_sealed, write_sealed
 from tests.support.command_line import run, sentences_before_tensorflow
 from tests.support.made_up_text import write_text
 from tests.support.paths import FIXTURES
@@ -38,8 +39,7 @@ def folder(tmp_path_factory):
     prepare("other", vocabulary_size=300, seed=2, vocabulary_sample=40)
     prepare("apart", vocabulary_size=300, valid_fraction=0.1, joint_vocabulary=False)
     newer = shutil.copytree(folder / "good", folder / "newer")
-    manifest = json.loads((newer / "manifest.json").read_text())
-    (newer / "manifest.json").write_text(json.dumps(manifest | {"format": 7}))
+    write_sealed(newer / "manifest.json", read_sealed(newer / "manifest.json") | {"format": 7})
     for name, content in {
         "vectors": "fox 0.1 0.2\n",
         "vocab.txt": "[UNK]\nfox\nfox\n",
