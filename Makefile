@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-all test-numerical test-other-tensorflow test-pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench gpu clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench gpu clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -93,8 +93,10 @@ word-vectors: .venv/installed-test
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile < /dev/null
 
-test-all: test
+test-slow: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow < /dev/null
+
+test-all: test test-slow
 
 # The numerical tests with the oneDNN setting that is not this machine's default, and one thread.
 test-numerical: .venv/installed-test
@@ -104,14 +106,10 @@ test-numerical: .venv/installed-test
 # PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
 	$(BIN)/python -m tests.support.parity $(PARITY)
-	$(BIN)/python -m tests.support.parity_marian make tests/fixtures/marian $(PARITY)
-	rm -rf /tmp/marian /tmp/marian-runs
-	$(BIN)/python -m tests.support.parity_marian make /tmp/marian
-	$(BIN)/python -m tests.support.parity_marian compare /tmp/marian
 
 # The same for OpenNMT-tf, in its own environment.
 parity-opennmt: .venv-opennmt/installed
-	.venv-opennmt/bin/python -m tests.support.parity_opennmt tests/fixtures/opennmt $(PARITY)
+	.venv-opennmt/bin/python -m tests.support.parity_opennmt $(PARITY)
 
 # Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
 NAME ?= opus-mt-en-de
@@ -122,7 +120,7 @@ opus: .venv/installed-parity
 .venv-other/installed: .venv/installed-test
 	$(PYTHON) -m venv .venv-other
 	.venv-other/bin/pip install --quiet --disable-pip-version-check --editable ".[all,test]" \
-	    $$($(BIN)/python -m tests.support.exchange other)
+	    $$($(BIN)/python -m tests.serving.test_other_tensorflow other)
 	touch $@
 
 # Runs the TensorFlow tests with it, and tests that each version loads the other's exports.
@@ -131,13 +129,16 @@ test-other-tensorflow: .venv-other/installed
 	    decoding training data layers runs)
 	OTHER_TENSORFLOW=$(OTHER) $(BIN)/python -m pytest -m ordeal tests/serving/test_other_tensorflow.py
 
-# With the other versions of Python: what make demo does, in a few steps, and some tests of layers,
-# export and command line. PYENV_VERSION is for pyenv.
-PYTHON_TESTS := $(filter-out %/test_composite.py %/test_fresh_process.py %/test_keras_own_tests.py \
-    %/test_keras_tools.py, $(wildcard tests/layers/test_*.py)) \
-    $(addprefix tests/serving/test_,export.py exported_translator.py model_card.py saved_model.py) \
-    $(addprefix tests/cli/test_,main.py serving.py text.py)
+# With the other versions of Python: what make demo does, in a few steps, and the tests of what
+# depends on the version: signatures and dataclasses that become options and files, lazy imports,
+# gzip, threads, pickles. A minute each. PYENV_VERSION is for pyenv.
+PYTHON_TESTS := $(addprefix tests/,cli/test_main.py data/test_text_files.py \
+    runs/test_configuration.py test_light_base.py tokenizers/test_subword.py \
+    translation/test_sentences.py)
 test-pythons: $(PYTHONS:%=test-python%)
+
+# Their environments.
+pythons: $(PYTHONS:%=.venv-%/installed)
 
 $(PYTHONS:%=.venv-%/installed): .venv-%/installed: setup.cfg pyproject.toml
 	PYENV_VERSION=$* python$* -m venv .venv-$* || \
@@ -149,11 +150,10 @@ $(PYTHONS:%=.venv-%/installed): .venv-%/installed: setup.cfg pyproject.toml
 .PHONY: $(PYTHONS:%=test-python%)
 $(PYTHONS:%=test-python%): test-python%: .venv-%/installed
 	rm -rf runs/python$*
-	.venv-$*/bin/keras-transformer train --preset dates --epochs 1 --steps-per-epoch 20 \
-	    --output runs/python$*
-	.venv-$*/bin/keras-transformer export runs/python$* runs/python$*/models
+	.venv-$*/bin/keras-transformer train --preset dates --num-layers 1 --epochs 1 \
+	    --steps-per-epoch 20 --output runs/python$*
+	.venv-$*/bin/keras-transformer export runs/python$* runs/python$*/models --signatures
 	echo "9 May 1998" | .venv-$*/bin/keras-transformer translate runs/python$*/models
-	.venv-$*/bin/keras-transformer check runs/python$*/models
 	.venv-$*/bin/python -m pytest -n auto --dist loadfile $(PYTHON_TESTS) < /dev/null
 
 # Environments of the engines of export/bulk, without this package, as on their workers.

@@ -62,6 +62,7 @@ def measure(pairs, text_pairs, rounds, before=None, steps=12):
 def write_text(folder, pairs, kind):
     """Text of words with the frequencies of a language; a vocabulary of it, in a small corpus."""
     import pathlib
+    import shutil
 
     from keras_transformer.data.prepared_corpus import prepare_corpus
     from keras_transformer.presets import PrepareConfig
@@ -73,6 +74,7 @@ def write_text(folder, pairs, kind):
         for path in write_text(pathlib.Path(folder), pairs, words=30_000, length=LENGTH // 2)
     ]
     small = os.path.join(folder, "small")
+    shutil.rmtree(small, ignore_errors=True)  # of the type before
     options = dict(vocabulary_size=VOCABULARY, vocabulary_sample=20_000, model_type=kind)
     prepare_corpus(PrepareConfig(*text, **options), small)
     return text, saved.read(small)

@@ -432,7 +432,8 @@ class Transformer(TokenTrainer):
 
 
 def _unpack_pair(inputs):
+    """Returns source and target; the rows of a single tensor would unpack too."""
     if not isinstance(inputs, tuple | list) or len(inputs) != 2:
-        given = f"{len(inputs)} of them" if isinstance(inputs, tuple | list) else "one tensor"
+        given = f"{len(inputs)} tensors" if isinstance(inputs, tuple | list) else "one tensor"
         raise ValueError(f"The inputs must be a pair (source, target), received {given}.")
     return inputs

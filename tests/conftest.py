@@ -1,13 +1,23 @@
 """What several files of tests share."""
 
 import gc
+import os
 import sys
 
+import hypothesis
 import pytest
 from tensorflow.python.framework import ops
 
+from keras_transformer.train import train
 from tests.support.child_process import restore_signals
-from tests.support.command_line import run_process
+from tests.support.made_once import made_once
+from tests.support.reversed_text import config_of
+
+# The same examples each time, in CI; `HYPOTHESIS_PROFILE=ordeal`: new and many.
+common = dict(deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+hypothesis.settings.register_profile("ci", derandomize=True, max_examples=20, **common)
+hypothesis.settings.register_profile("ordeal", max_examples=500, **common)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config):
@@ -60,27 +70,12 @@ def memory(request):
 
 
 @pytest.fixture(scope="session")
-def reverse_run(tmp_path_factory):
-    """A tiny training by the command line, from a table of a word and its translation."""
-    folder = tmp_path_factory.mktemp("cli")
-    rows = [f"{a} {b}\t{b} {a}\n" for a in ("ba", "ce", "di", "fo") for b in ("gu", "ka", "lo")]
-    (folder / "pairs.tsv").write_text("".join(rows * 5))
-    sizes = "--num-layers 1 --d-model 16 --num-heads 2 --d-ff 32 --max-length 16".split()
-    result = run_process(
-        *[
-            "train",
-            "--preset",
-            "tiny",
-            *sizes,
-            "--output",
-            folder / "run",
-            "--epochs",
-            "2",
-            "--plot",
-        ],
-        *["--steps-per-epoch", "5"],
-        *["--train-source", folder / "pairs.tsv", "--valid-source", folder / "pairs.tsv"],
-        *["--vocabulary-size", "280", "--tokens-per-batch", "128"],
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    return folder, result
+def trained_config(tmp_path_factory):
+    """The training of `trained_run`: three epochs on words in reverse order."""
+    return config_of(made_once(tmp_path_factory, "corpus", config_of), epochs=3)
+
+
+@pytest.fixture(scope="session")
+def trained_run(trained_config, tmp_path_factory):
+    """A run directory of `train`, the same for all tests: copy it before you change it."""
+    return made_once(tmp_path_factory, "run", lambda folder: train(trained_config, folder))

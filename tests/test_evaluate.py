@@ -58,7 +58,7 @@ def sacrebleu_command(folder, systems, *options):
     return result.stdout.decode("utf-8")
 
 
-@pytest.mark.parametrize("tokenizer", [None, "none", "intl", "char", "zh"])
+@pytest.mark.parametrize("tokenizer", [None, "zh"])
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
     flags = ["-tok", tokenizer] if tokenizer else []
@@ -75,19 +75,6 @@ def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     assert report["signature"].replace("bs:1000|seed:12345|", "") == quick["signature"]
     without = report_of(TARGETS, OUTPUTS, n_bootstrap=0, **options)
     assert without.items() >= quick.items() and "bleu_interval" not in without
-
-
-def test_intervals_are_those_of_the_command_line(tmp_path):
-    flags = ["--format", "json", "--confidence", "-tok", "none"]
-    expected = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], *flags))
-    report = report_of(TARGETS, OUTPUTS, bleu_tokenize="none")
-    for name, theirs in zip(("bleu", "chrf"), expected, strict=True):
-        middle, half = theirs["confidence_mean"], theirs["confidence_var"]
-        limits = [max(middle - half, 0), min(middle + half, 100)]
-        # Statistics are added up in float32.
-        assert report[f"{name}_interval"] == pytest.approx(limits, rel=1e-6)
-        assert limits[0] < report[name] < limits[1]
-    assert report["signature"] == " ".join(theirs["signature"] for theirs in expected)
 
 
 def test_comparison_is_that_of_the_command_line(tmp_path):
@@ -111,47 +98,22 @@ def test_comparison_is_that_of_the_command_line(tmp_path):
     assert json.loads(json.dumps(report)) == report
 
 
-def test_a_clear_difference_is_no_chance_and_none_is_not_significant():
-    targets = [f"sentence number {i} of very many" for i in range(60)]
-    worse = [target.replace("of", "in") if i % 3 else target for i, target in enumerate(targets)]
-    pairs = list(zip(targets, targets, strict=True))
-    clear = evaluate(targets, pairs, compare=worse)["comparison"]
-    assert clear["bleu_p_value"] < 0.01 and clear["chrf_p_value"] < 0.01
-    same = evaluate(worse, pairs, compare=worse)["comparison"]
-    assert same["bleu_p_value"] == same["chrf_p_value"] == 1
-
-
 def test_lines_per_second_are_those_of_translating(monkeypatch):
     clock = iter([100.0, 104.0, 200.0, 201.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     translate = lookup(SOURCES, OUTPUTS)
     report = report_of(TARGETS, OUTPUTS, compare=translate, n_bootstrap=0)
+    assert (report["sentences"], report["by_group"]) == (8, {})
     assert report["lines_per_second"] == 2 and report["comparison"]["lines_per_second"] == 8
     given = evaluate(list(OUTPUTS), list(zip(SOURCES, TARGETS, strict=True)), n_bootstrap=0)
     assert given.pop("lines_per_second") is None
     assert given.items() <= report.items()
 
 
-def test_exact_match_and_count():
-    report = report_of(TARGETS, OUTPUTS)
-    assert report["exact_match"] == 100 * 2 / 8
-    assert report["sentences"] == 8
-    assert report["by_group"] == {}
-    assert json.loads(json.dumps(report)) == report
-
-
-def test_perfect_and_hopeless():
-    perfect = report_of(TARGETS, TARGETS)
-    assert perfect["bleu"] == pytest.approx(100) and perfect["chrf"] == pytest.approx(100)
-    assert perfect["exact_match"] == 100 and perfect["worst"] == []
-    hopeless = report_of(TARGETS, [""] * 8)
-    assert hopeless["bleu"] == hopeless["chrf"] == hopeless["exact_match"] == 0
-
-
 def test_exact_means_exact():
     targets = ["a b", "a b", "A b", "a b", "ä"]
     outputs = ["a b", "a  b", "a b", "a b ", "a\u0308"]
-    assert report_of(targets, outputs)["exact_match"] == 20
+    assert report_of(targets, outputs, n_bootstrap=0)["exact_match"] == 20
 
 
 def test_groups_worst_first():
@@ -170,7 +132,7 @@ def test_groups_worst_first():
 
 
 def test_the_worst_are_the_least_similar():
-    report = report_of(TARGETS, OUTPUTS)
+    report = report_of(TARGETS, OUTPUTS, n_bootstrap=0)
     rows = report["worst"]
     assert len(rows) == 6  # two are right
     assert [row["chrf"] for row in rows] == sorted(row["chrf"] for row in rows)
@@ -180,25 +142,11 @@ def test_the_worst_are_the_least_similar():
         assert (row["target"], row["translation"]) == ROWS[i]
         assert row["chrf"] == sacrebleu.sentence_chrf(OUTPUTS[i], [TARGETS[i]]).score
 
-
-def test_no_more_than_ten_of_the_worst():
     targets = [f"target number {i:02}" for i in range(30)]
     outputs = [target[: i + 1] for i, target in enumerate(targets)]
-    worst = report_of(targets, outputs)["worst"]
+    worst = report_of(targets, outputs, n_bootstrap=0)["worst"]
     assert [row["translation"] for row in worst] == outputs[:10]
-    assert len(report_of(targets, outputs, worst=2)["worst"]) == 2
-
-
-def test_everything_is_translated_at_once_and_in_order():
-    calls = []
-
-    def translate(texts):
-        calls.append(texts)
-        return [text.upper() for text in texts]
-
-    report = evaluate(translate, [("a", "A"), ("c", "C"), ("b", "x")])
-    assert calls == [["a", "c", "b"]]
-    assert report["worst"] == [{"source": "b", "target": "x", "translation": "B", "chrf": 0.0}]
+    assert len(report_of(targets, outputs, n_bootstrap=0, worst=2)["worst"]) == 2
 
 
 def refuse(texts):

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import doctest
 import importlib
+import os
 import re
 import shutil
 
@@ -25,22 +26,15 @@ NOT_COMPARED = {
     "training.word_vectors.initialize_embeddings": "what GloVe covers of English",
     "serving.server_process.ServerProcess": "a log-probability, of another training",
 }
-# Exports and what opens them take tens of seconds in all.
-SLOW = (*EXPORTED, "export", "export_ctranslate2")
-
-
-def parameters():
-    for name in DOCSTRINGS:
-        marks = [pytest.mark.slow] if name.rpartition(".")[2] in SLOW else []
-        yield pytest.param(name, marks=marks)
+SLOW = (*EXPORTED, "export")
 
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory):
-    """A folder of a user's files, and names; the model's weights are put back by `example`."""
-    with contextlib.chdir(tmp_path_factory.mktemp("examples")):
-        examples.write_files()
-        examples.make_run()
+    """A folder of a user's files, and names; the model's weights are put back by `names`."""
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copytree(examples.user_files(tmp_path_factory), folder, dirs_exist_ok=True)
+    with contextlib.chdir(folder):
         yield examples.make_names()
 
 
@@ -66,16 +60,26 @@ def equal(value, wanted):
     return numbers[0].dtype.kind in "bif" and np.allclose(*numbers, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", list(parameters()))
-def test_example(name, names):
+def last(name):
+    return name.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.slow] * (last(x) in SLOW)) for x in DOCSTRINGS],
+)
+def test_example(name, names, monkeypatch):
     module, docstring = DOCSTRINGS[name]
-    last = name.rpartition(".")[2]
-    if last in EXPORTED:
-        examples.make_export(names)
-    if last in PREPARED:
-        examples.make_corpus()
-    if last in MAKING:
-        shutil.rmtree(MAKING[last], ignore_errors=True)
+    if last(name) in (*EXPORTED, "export"):  # of the one signature that they ask
+        config = kt.ExportConfig(signatures=())
+        monkeypatch.setattr(kt.ExportConfig, "for_search", lambda _: config)
+    if last(name) in EXPORTED and not os.path.exists("export/models/dates/1"):
+        kt.export(names["translator"], "export/models/dates")
+    if last(name) in PREPARED and not os.path.exists("corpora/ende"):
+        config = kt.PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
+        kt.prepare(config, "corpora/ende", processes=1)
+    if last(name) in MAKING:
+        shutil.rmtree(MAKING[last(name)], ignore_errors=True)
     names = vars(importlib.import_module(module)) | names
     for example in doctest.DocTestParser().get_examples(docstring):
         if not example.want or name in NOT_COMPARED:
@@ -86,13 +90,10 @@ def test_example(name, names):
         assert equal(value, ast.literal_eval(wanted.strip())), f"{example.source}gives {value}"
 
 
-def test_checks_can_fail():
+def test_checks_can_fail_and_lists_name_examples():
     assert not equal([b"1998-05-09"], [b"1998-05-10"])
     assert not equal((2, 10), (2, 11)) and not equal(np.ones(2), [1.0, 1.1])
     assert not equal((np.ones(2), np.ones(1)), ([1, 1], [2])) and not equal("a", 1)
-
-
-def test_lists_name_examples():
-    last = {name.rpartition(".")[2] for name in DOCSTRINGS}
-    assert {*EXPORTED, *PREPARED, *MAKING, *SLOW} <= last and set(NOT_COMPARED) <= set(DOCSTRINGS)
-    assert len(last & set(kt.__all__)) > 50
+    found = set(map(last, DOCSTRINGS))
+    assert {*EXPORTED, *PREPARED, *MAKING, *SLOW} <= found and {*NOT_COMPARED} <= {*DOCSTRINGS}
+    assert len(found & set(kt.__all__)) > 50

@@ -1,4 +1,4 @@
-"""Conventions of the code: what imports what, what is public, how long a file may be."""
+"""Conventions of the code: what is public, what imports what, how long a file may be."""
 
 import ast
 import importlib
@@ -14,19 +14,10 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "keras_transformer"
 
 
-def test_no_module_has_the_name_of_a_public_function():
-    """The module would take the place of the lazy name."""
-    assert not {path.stem for path in PACKAGE.iterdir()} & set(keras_transformer.__all__)
-
-
-# Sizes.
-
-
 def test_no_file_over_500_lines_and_no_function_over_60():
     too_long = []
-    for path in sorted(
-        [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("export/*.py")]
-    ):
+    folders = PACKAGE.rglob("*.py"), ROOT.glob("tests/**/*.py"), ROOT.glob("export/*.py")
+    for path in (path for folder in folders for path in folder):
         text = path.read_text()
         if len(text.splitlines()) > 500:
             too_long.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
@@ -36,23 +27,19 @@ def test_no_file_over_500_lines_and_no_function_over_60():
     assert too_long == []
 
 
-# Public names.
-
-
 def test_public_names():
+    # A module of the name of a public function would take the place of the lazy name.
+    assert not {path.stem for path in PACKAGE.iterdir()} & set(keras_transformer.__all__)
     for name in keras_transformer.__all__:
         value = getattr(keras_transformer, name)
         assert name in dir(keras_transformer)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__name__ == name
-
-
-@pytest.mark.parametrize("subpackage", ["layers", "decoding"])
-def test_subpackages_export_their_names(subpackage):
-    module = importlib.import_module(f"keras_transformer.{subpackage}")
-    assert sorted(module.__all__) == module.__all__
-    for name in module.__all__:
-        assert getattr(module, name) is getattr(keras_transformer, name)
+    for subpackage in ("layers", "decoding"):
+        module = importlib.import_module(f"keras_transformer.{subpackage}")
+        assert sorted(module.__all__) == module.__all__
+        for name in module.__all__:
+            assert getattr(module, name) is getattr(keras_transformer, name)
 
 
 # Imports that were not asked for.

@@ -6,6 +6,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -17,7 +18,6 @@ from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.ordeal
 
-
 PYTHONS = re.findall(r"Python :: (3\.\d+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
 LAYERS = """
 import sys
@@ -25,55 +25,39 @@ import numpy as np
 import keras
 import keras_transformer as kt
 
-assert keras.backend.backend() == {backend!r}
+keras.utils.set_random_seed(1)  # or the loss may be small from the beginning
 ids = keras.Input((None,), dtype="int32")
 x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
 x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
-x = kt.MultiHeadAttention(num_heads=2, key_dim=8)(x, x, use_causal_mask=True)
 model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
 # Later Keras itself looks for TensorFlow's datasets among what it is given.
-assert ("tensorflow" in sys.modules) == ({backend!r} == "tensorflow")
+assert ("tensorflow" in sys.modules) == (keras.backend.backend() == "tensorflow")
 model.compile("adam", "mse")
 batch = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
 losses = [model.train_on_batch(batch, np.ones((2, 2), "float32")) for _ in range(20)]
 assert losses[-1] < losses[0] / 2, losses
-model.save("layers.keras")
-again = keras.saving.load_model("layers.keras")
-np.testing.assert_allclose(again.predict(batch), model.predict(batch), atol=1e-6)
-print(kt.__file__)
+print(keras.backend.backend(), kt.__file__)
 """
 
 
-def run(*command, folder, **environment):
-    """Runs a command where this checkout cannot be imported."""
-    shell = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    settings = dict(cwd=folder, env=shell | environment, text=True)
-    return child_process.run(list(map(os.fspath, command)), capture_output=True, **settings)
-
-
-def succeed(*command, folder, **environment):
-    done = run(*command, folder=folder, **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+def run(*command, folder, status=0, **environment):
+    """What a command prints where this checkout cannot be imported."""
+    environment = {"PYTHONPATH": ""} | environment
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = list(map(os.fspath, command))
+    done = child_process.run(command, cwd=folder, env=os.environ | environment, **pipes)
+    assert done.returncode == status, done.stdout[-3000:]
     return done.stdout
-
-
-def empty_environment(python, folder):
-    """pyenv has a Python that is not its default where PYENV_VERSION names it."""
-    command = [f"python{python}", "-m", "venv", folder]
-    succeed(*command, folder=folder.parent, PYENV_VERSION=python)
-    return folder / "bin"
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """What git would commit."""
     folder = tmp_path_factory.mktemp("checkout")
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = child_process.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    for name in names.splitlines():
-        if (ROOT / name).is_file():  # one that was deleted is listed until it is committed
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+    listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT)
+    for name in filter(lambda name: (ROOT / name).is_file(), listing.splitlines()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
     return folder
 
 
@@ -81,71 +65,51 @@ def checkout(tmp_path_factory):
 def built(checkout, tmp_path_factory):
     """Its wheel and sdist, in that order."""
     folder = tmp_path_factory.mktemp("built")
-    succeed(sys.executable, "-m", "build", "--outdir", folder, checkout, folder=folder)
+    run(sys.executable, "-m", "build", "--outdir", folder, checkout, folder=folder)
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
 
 
 def test_what_is_in_them(built):
     wheel, sdist = built
-    assert wheel.name.startswith("keras_encoder_decoder-")
-    names = zipfile.ZipFile(wheel).namelist()
+    names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if name.startswith("keras_transformer/")}
-    others = {name.split("/")[0] for name in set(names) - package}
-    assert others == {wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
-    command = ["git", "ls-files", "keras_transformer"]
-    ours = child_process.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    assert package == set(ours.stdout.splitlines())
-    assert {"keras_transformer/py.typed", "keras_transformer/__init__.pyi"} <= package
+    assert {name.split("/")[0].partition("-")[0] for name in names - package} == {
+        "keras_encoder_decoder"
+    }
+    assert package == set(run("git", "ls-files", "keras_transformer", folder=ROOT).splitlines())
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert package | {"setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= inside
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_base_alone(built, python, tmp_path):
-    """The layers of TensorFlow and Keras alone; of JAX; one sentence for what needs more."""
-    bin = empty_environment(python, tmp_path / "environment")
-    succeed(bin / "pip", "install", "--quiet", built[0], folder=tmp_path)
-    script = LAYERS.format(backend="tensorflow")
-    where = succeed(bin / "python", "-c", script, folder=tmp_path)
-    assert str(tmp_path) in where
-    assert "translate" in succeed(bin / "keras-transformer", "--help", folder=tmp_path)
-    done = run(bin / "keras-transformer", "config", folder=tmp_path)
-    sentence = "this command needs pyyaml: pip install 'keras-encoder-decoder[all]'."
-    assert (done.returncode, done.stderr) == (2, f"keras-transformer: {sentence}\n")
-    succeed(bin / "pip", "install", "--quiet", "jax[cpu]", folder=tmp_path)
-    script = LAYERS.format(backend="jax")
-    succeed(bin / "python", "-c", script, folder=tmp_path, KERAS_BACKEND="jax")
+def test_in_an_empty_environment(built, python, tmp_path):
+    """First layers alone, of TensorFlow and JAX; then everything, from the sdist."""
 
+    def run_here(program, *arguments, status=0, **environment):
+        path = tmp_path / "environment" / "bin" / program
+        return run(path, *arguments, folder=tmp_path, status=status, **environment)
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_everything(built, python, tmp_path):
-    """From the sdist with the extra `all`: train, translate, export, serve from the export."""
-    bin = empty_environment(python, tmp_path / "environment")
-    succeed(bin / "pip", "install", "--quiet", f"{built[1]}[all]", folder=tmp_path)
+    # pyenv has a Python that is not its default where PYENV_VERSION names it.
+    run(f"python{python}", "-m", "venv", "environment", folder=tmp_path, PYENV_VERSION=python)
+    run_here("pip", "install", "--quiet", built[0])
+    for backend in ("tensorflow", "jax"):
+        if backend == "jax":
+            run_here("pip", "install", "--quiet", "jax[cpu]")
+        found = run_here("python", "-c", LAYERS, KERAS_BACKEND=backend)
+        assert f"{backend} {tmp_path}" in found
+    assert "translate" in run_here("keras-transformer", "--help")
+    sentence = run_here("keras-transformer", "config", status=2)
+    assert "this command needs pyyaml: pip install 'keras-encoder-decoder[all]'." in sentence
+    run_here("pip", "install", "--quiet", f"{built[1]}[all]")
     pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "klmnopqr")
     (tmp_path / "pairs.tsv").write_text(pairs)
     options = "--num-layers 1 --d-model 32 --num-heads 2 --d-ff 64 --max-length 16 --epochs 2"
     options += " --steps-per-epoch 5 --vocabulary-size 280 --tokens-per-batch 256"
     options += " --train-source pairs.tsv --valid-source pairs.tsv --output run --plot"
-    program = bin / "keras-transformer"
-    succeed(program, "train", "--preset", "tiny", *options.split(), folder=tmp_path)
+    run_here("keras-transformer", "train", "--preset", "tiny", *options.split())
     assert (tmp_path / "run" / "curves.png").stat().st_size > 1000
-    succeed(program, "export", "run", "export", folder=tmp_path)
-    (tmp_path / "text").write_text("a k\nb l\n")
+    run_here("keras-transformer", "export", "run", "export")
     for model in ("run", "export/1"):
-        command = f"'{program}' translate {model} < text"
-        assert succeed("sh", "-c", command, folder=tmp_path).count("\n") == 2
-    assert (tmp_path / "run" / "history.csv").read_text().count("\n") == 3  # a title and two epochs
-    report = succeed(
-        program, "evaluate", "export/1", "--source", "pairs.tsv", "--json", folder=tmp_path
-    )
-    assert '"sentences": 64' in report
-
-
-def test_the_demo_with_the_newest_python(checkout):
-    """As README has it, from a fresh checkout."""
-    shell = {"PYENV_VERSION": PYTHONS[-1], "MAKEFLAGS": ""}  # those of `make ordeal` are not meant
-    printed = succeed("make", "demo", f"PYTHON=python{PYTHONS[-1]}", folder=checkout, **shell)
-    title, value = printed.splitlines()[-1].split(": ")
-    assert title == "exact match" and float(value.removesuffix(" %")) > 95
+        command = ["evaluate", model, "--source", "pairs.tsv", "--json"]
+        assert '"sentences": 64' in run_here("keras-transformer", *command)

@@ -4,6 +4,8 @@ Numbers are checked in the notebooks themselves, by asserts that a reader sees.
 """
 
 import ast
+import base64
+import re
 
 import nbformat
 import pytest
@@ -22,30 +24,21 @@ PICTURES = {
 FOLDER = ROOT / "notebooks"
 
 
-def code_of(notebook):
-    """The cells' code as Python, without the lines that are IPython's own."""
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    lines = [line for cell in cells for line in cell.splitlines() if not line.startswith("%")]
-    return ast.parse("\n".join(lines))
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
-def test_all_notebooks_are_run_here():
+def test_what_is_committed():
+    """Without outputs; and they show the package's own layers."""
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(PICTURES)
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_outputs_are_stripped(name):
-    for cell in nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells:
-        if cell.cell_type == "code":
-            assert not cell.outputs and cell.execution_count is None
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_it_shows_the_packages_own_layers(name):
-    tree = code_of(nbformat.read(FOLDER / f"{name}.ipynb", as_version=4))
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-    assert "keras_transformer" in {alias.name for node in imported for alias in node.names}
-    assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree)), "a layer of its own"
+    for name in PICTURES:
+        cells = [cell for cell in read(name).cells if cell.cell_type == "code"]
+        assert not any(cell.outputs or cell.execution_count for cell in cells), name
+        lines = [line for cell in cells for line in cell.source.splitlines()]
+        tree = ast.parse("\n".join(line for line in lines if not line.startswith("%")))
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+        assert "keras_transformer" in {alias.name for node in imported for alias in node.names}
+        assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree)), name
 
 
 @pytest.mark.slow
@@ -53,13 +46,8 @@ def test_it_shows_the_packages_own_layers(name):
 @pytest.mark.parametrize("name", PICTURES)
 def test_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    NotebookClient(
-        notebook,
-        timeout=900,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(tmp_path)}},
-    ).execute()
+    notebook, place = read(name), {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=900, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == PICTURES[name]
@@ -69,3 +57,38 @@ def test_runs(name, tmp_path, monkeypatch):
         share = float(printed.split("held-out dates: ")[1].split(" %")[0])
         assert share >= 97
         assert "['1989-07-14', '1989-11-09']" in printed, "the exported model's answers"
+
+
+# As pages of the site: with what they print and draw once they have been run.
+
+
+def test_pages(tmp_path):
+    pytest.importorskip("nbconvert", reason="is in the extra docs, which CI installs for make docs")
+    from docs import notebooks
+
+    assert set(notebooks.NAMES) == set(PICTURES)
+    for name in PICTURES:
+        text, pictures = notebooks.page(name, ROOT)
+        assert text.startswith("# ") and ".ipynb)" not in text
+    picture = b"\x89PNG\r\n\x1a\n"
+    outputs = [
+        *(nbformat.v4.new_output("stream", text=x) for x in ("\x1b[1mseven\n", "eight\n")),
+        nbformat.v4.new_output("display_data", {"image/png": base64.b64encode(picture).decode()}),
+    ]
+
+    def write(path, source, **ran):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, **ran)])
+        notebook.metadata["language_info"] = {"name": "python"}
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, tmp_path / path)
+
+    write(notebooks.source_of("attention"), "1")
+    for source in ("2", "1"):  # one that has changed since it was run, and the same
+        path = f"{notebooks.EXECUTED}/attention.ipynb"
+        write(path, source, outputs=outputs, execution_count=1)
+        text, pictures = notebooks.page("attention", tmp_path)
+        assert "```python\n1\n```" in text
+        assert (notebooks.NOT_RUN in text) == (not pictures) == (source == "2")
+    assert "    seven\n    eight\n" in text
+    (path,) = re.findall(r"!\[Drawn by the code above\]\((.*)\)", text)
+    assert pictures == {f"notebooks/{path}": picture}

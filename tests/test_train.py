@@ -1,105 +1,88 @@
 """A training leaves a complete run directory, and goes on where it stopped."""
 
-import csv
 import dataclasses
+import json
 import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.data.text_files import read_pairs
-from keras_transformer.presets import change
+from keras_transformer.runs import training_data
 from keras_transformer.runs.averaging import average
-from keras_transformer.runs.run import Run
+from keras_transformer.runs.opening import Opened
+from keras_transformer.runs.run import DATA, Run
+from keras_transformer.runs.run_callbacks import RunCheckpoint, summarize_training
+from keras_transformer.runs.training_data import (
+    check_training,
+    open_data,
+    train_tokenizers,
+    valid_pairs,
+)
+from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
-from keras_transformer.train import _compile_model, train
+from keras_transformer.train import _compile_model, _make_training_dataset, train
 from tests.support.command_line import run
+from tests.support.numbered_pairs import batches_of
 from tests.support.reversed_text import config_of
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    return config_of(tmp_path_factory.mktemp("corpus"), epochs=3)
+def weights_of(run):
+    return kt.load(run).model.get_weights()
 
 
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
-    """A training of three epochs without a stop: its directory and its history."""
-    output = tmp_path_factory.mktemp("runs") / "whole"
-    return output, train(config, output)
+def assert_same_weights(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
-def test_loss_falls(whole):
-    _, history = whole
-    assert len(history["loss"]) == len(history["val_loss"]) == 3
-    assert history["loss"][2] < history["loss"][0]
-    assert 1 < history["val_perplexity"][2] < history["val_perplexity"][0]
+# A run.
 
 
-def test_run_directory_is_complete_and_can_be_moved(whole, config, tmp_path):
-    output, _ = whole
+def test_run_directory_is_complete_and_can_be_moved(trained_run, trained_config, tmp_path):
     names = {"model.keras", "source.spm", "target.spm", "config.yaml", "history.csv"}
     names |= {"logs", "checkpoints", "data.json", "model.json", "examples.json"}
-    assert {entry.name for entry in output.iterdir()} == names
-    assert any("tfevents" in name for _, _, files in os.walk(output / "logs") for name in files)
-    assert Run(output).read_config() == config
-    before = kt.load(output).translate(["ba ce di", "kala melo"])
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(output, moved)
-    shutil.move(output, tmp_path / "gone")
-    try:
-        assert kt.load(moved).translate(["ba ce di", "kala melo"]) == before
-    finally:
-        shutil.move(tmp_path / "gone", output)
-
-
-def test_resumed_training_has_the_same_loss_curve(whole, config, tmp_path):
-    """Weights, optimizer, schedule, dropout and the order of the batches go on."""
-    _, history = whole
-    output = tmp_path / "resumed"
-    first = train(dataclasses.replace(config, epochs=1), output)
-    rest = train(config, output, resume=True)
-    assert len(first["loss"]) == 1 and len(rest["loss"]) == 2
-    for name, values in history.items():
-        assert first[name] + rest[name] == values, name
-    assert Run(output).read_config() == config
-    assert not train(config, output, resume=True), "nothing is left to do"
-
-
-def test_best_model_is_kept(whole):
-    """One checkpoint, here the best is the last too, what to resume from, and the state."""
-    output, history = whole
-    (kept,) = Run(output).read_state()["checkpoints"]
+    assert {entry.name for entry in trained_run.iterdir()} == names
+    logs = [name for _, _, files in os.walk(trained_run / "logs") for name in files]
+    assert any("tfevents" in name for name in logs)
+    assert Run(trained_run).read_config() == trained_config
+    # One checkpoint, here the best is the last too, what to resume from, and the state.
+    (kept,) = Run(trained_run).read_state()["checkpoints"]
     assert (kept["file"], kept["epoch"]) == ("000003.weights.h5", 3)
-    metrics = Run(output).describe()["metrics"]
-    assert metrics["val_loss"] == min(history["val_loss"]) and metrics["step"] > 3
     names = {kept["file"], "000003-00000000.safetensors", "resume.json", "lock"}
     # What the point before needs, should the last one be damaged.
     names |= {"000002.weights.h5", "000002-00000000.safetensors"}
-    assert {entry.name for entry in (output / "checkpoints").iterdir()} == names
+    assert {entry.name for entry in (trained_run / "checkpoints").iterdir()} == names
+    moved = shutil.copytree(trained_run, tmp_path / "elsewhere")
+    texts = ["ba ce di", "kala melo"]
+    assert kt.load(moved).translate(texts) == kt.load(trained_run).translate(texts)
+    with pytest.raises(ValueError, match="is neither a run directory"):
+        kt.load(tmp_path)
 
 
-def test_history(whole, config):
-    """A row per validation, with totals since the training began."""
-    output, history = whole
-    with open(output / "history.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["loss"]) for row in rows] == history["loss"]
-    assert [float(row["val_loss"]) for row in rows] == history["val_loss"]
-    assert all(row["val_bleu"] == "" for row in rows)
-    steps, tokens = ([int(row[name]) for row in rows] for name in ("step", "target_tokens"))
+def test_history(trained_run, trained_config):
+    """A row per validation, with totals since the training began; the loss falls."""
+    rows = Run(trained_run).read_history()
+    losses, valid = ([row[name] for row in rows] for name in ("loss", "val_loss"))
+    assert losses[0] > losses[1] > losses[2] and valid[0] > valid[2] > 0
+    described = Run(trained_run).describe()["metrics"]
+    assert (described["val_loss"], described["step"]) == (min(valid), rows[2]["step"])
+    assert all(row["val_bleu"] is None for row in rows)
+    steps, tokens = ([row[name] for row in rows] for name in ("step", "target_tokens"))
     assert steps == [steps[0], 2 * steps[0], 3 * steps[0]] and steps[0] > 1
-    with open(config.train_target, encoding="utf-8") as file:
+    with open(trained_config.train_target, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    tokenizer = saved.load(output)[1]
-    in_a_pass = int(tokenizer(lines).flat_values.shape[0]) + len(lines)
+    in_a_pass = int(saved.load(trained_run)[1](lines).flat_values.shape[0]) + len(lines)
     assert tokens == [in_a_pass, 2 * in_a_pass, 3 * in_a_pass]
-    schedule = kt.WarmupInverseSqrt(peak=config.learning_rate, warmup_steps=config.warmup_steps)
-    for row, step in zip(rows, steps, strict=True):
-        assert float(row["learning_rate"]) == pytest.approx(float(schedule(step)), rel=1e-6)
-    minutes = [float(row["minutes"]) for row in rows]
+    peak, warmup_steps = trained_config.learning_rate, trained_config.warmup_steps
+    schedule = kt.WarmupInverseSqrt(peak=peak, warmup_steps=warmup_steps)
+    for row in rows:
+        expected = float(schedule(int(row["step"])))
+        assert row["learning_rate"] == pytest.approx(expected, rel=1e-6)
+    minutes = [row["minutes"] for row in rows]
     assert 0 < minutes[0] < minutes[1] < minutes[2]
 
 
@@ -107,18 +90,17 @@ def test_history(whole, config):
 
 
 @pytest.fixture(scope="module")
-def rich_config(config):
+def rich_config(trained_config):
     return dataclasses.replace(
-        config,
+        trained_config,
         epochs=4,
         steps_per_epoch=9,
         accumulation_steps=2,
-        parallel_microbatches=2,
+        parallel_microbatches=1,
         cooldown_steps=18,
         clip_norm=1.0,
         weight_decay=0.01,
         ema=0.8,
-        rdrop=1.0,
         validate_by="bleu",
         keep_checkpoints=2,
     )
@@ -130,64 +112,60 @@ def rich(rich_config, tmp_path_factory):
     return output, train(rich_config, output)
 
 
-@pytest.fixture(scope="module")
-def half(rich_config, tmp_path_factory):
-    """The first half of it, before a cooldown has been decided upon."""
-    output = tmp_path_factory.mktemp("runs") / "half"
-    return output, train(dataclasses.replace(rich_config, epochs=2, cooldown_steps=0), output)
-
-
 def test_options_reach_compile(rich_config):
     model = kt.Transformer(30, 30, 1, 16, 2, 32)
-    _compile_model(model, rich_config, total_steps=36)
+    _compile_model(model, dataclasses.replace(rich_config, rdrop=1.0), total_steps=36)
     assert (model.rdrop, model.clip_norm, model.accumulation_steps) == (1.0, 1.0, 2)
-    assert (model.optimizer.weight_decay, model.optimizer.get_config()["ema_momentum"]) == (
-        0.01,
-        0.8,
-    )
+    optimizer = model.optimizer
+    assert (optimizer.weight_decay, optimizer.get_config()["ema_momentum"]) == (0.01, 0.8)
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    decays = [optimizer._use_weight_decay(v) for v in model.trainable_variables]
+    names = [v.name for v in model.trainable_variables]
+    assert {name for name, x in zip(names, decays, strict=True) if not x} == {
+        "bias",
+        "beta",
+        "gamma",
+    }
 
 
-def test_rich_training_resumes_where_it_stopped(rich, half, rich_config, tmp_path):
-    """Sampled subwords, the running mean and the checkpoints to average go on too.
-
-    The cooldown may be decided upon when it begins.
-    """
-    whole, history = rich
-    started, first = half
-    output = shutil.copytree(started, tmp_path / "resumed")
-    rest = train(rich_config, output, resume=True)
-    assert {"val_bleu", "val_chrf", "target_tokens"} <= history.keys()
-    for name, values in history.items():
-        assert first[name] + rest[name] == values, name
-    states = [Run(path).read_state()["checkpoints"] for path in (whole, output)]
-    assert [one["file"] for one in states[0]] == [one["file"] for one in states[1]]
-    for a, b in zip(*(kt.load(p).model.get_weights() for p in (whole, output)), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_learning_rate_cools_down(rich):
-    output, _ = rich
-    with open(output / "history.csv", encoding="utf-8", newline="") as file:
-        rates = [float(row["learning_rate"]) for row in csv.DictReader(file)]
-    assert rates[1] > rates[2] > rates[3] == 0
+def test_what_diverges_leaves_the_run_as_it_was(trained_run, tmp_path):
+    """It stops in an epoch's second step, whose first one had too large a learning rate."""
+    output = shutil.copytree(trained_run, tmp_path / "run")
+    before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
+    options = ["--epochs", 4, "--save-every", 1, "--learning-rate", "1e30"]
+    result = run("train", "--output", output, "--resume", *options)
+    assert result.returncode == 3
+    *_, said = result.stderr.decode().splitlines()
+    assert "the loss or the gradient norm of step 2 of epoch 4 is not finite" in said
+    assert "a smaller learning rate (--learning-rate)" in said
+    assert said.endswith("; --resume continues from the end of epoch 3.")
+    assert {name: (output / name).read_bytes() for name in before} == before
+    assert Run(output).read_state()["epoch"] == 3
 
 
 def assert_weights_are(model, path):
     weights = model.get_weights()
     model.load_weights(path)
-    for a, b in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(weights, model.get_weights())
 
 
-def test_model_is_the_best(rich):
-    """At this rate, while it falls to nothing, the last one is."""
+def test_model_is_the_best(rich, rich_config):
+    """At this rate, while it falls to nothing, the last one is: the running mean that was
+    validated."""
     output, history = rich
+    rates = [row["learning_rate"] for row in Run(output).read_history()]
+    assert rates[1] > rates[2] > rates[3] == 0
     best = int(np.argmin(history["val_loss"]))
     assert max(history["val_bleu"]) < 5 and best == 3
-    assert_weights_are(kt.load(output).model, output / "checkpoints" / "000004.weights.h5")
+    model = kt.load(output).model
+    assert_weights_are(model, output / "checkpoints" / "000004.weights.h5")
     assert Run(output).describe()["metrics"]["val_loss"] == history["val_loss"][best]
     kept = {entry.name for entry in output.glob("checkpoints/*.weights.h5")}
     assert kept >= {"000003.weights.h5", "000004.weights.h5"}
+    pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
+    scores = kt.TranslationScores(pairs, *saved.load(output)).measure(model)
+    assert scores["val_bleu"] == pytest.approx(history["val_bleu"][3])
+    assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
 
 
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
@@ -214,105 +192,228 @@ def test_average_of_a_run(rich, tmp_path, capsys, by, number):
         average(output, tmp_path / "mean", number, by)
 
 
-def test_a_training_that_diverges(rich, half, rich_config, tmp_path):
-    """It stops in an epoch's second step, whose first one had too large a learning rate.
-
-    The run stays as the epoch before has left it: a smaller rate leads where it would have led.
-    """
-    expected, config = rich[0], rich_config
-    output = shutil.copytree(half[0], tmp_path / "run")
-    options = ["--epochs", config.epochs, "--cooldown-steps", config.cooldown_steps, "--resume"]
-    options += ["--parallel-microbatches", config.parallel_microbatches, "--save-every", 1]
-    options += ["--output", output, "--learning-rate"]
-    before = {name: (output / name).read_bytes() for name in ("model.keras", "history.csv")}
-    result = run("train", *options, "1e30")
-    assert result.returncode == 3
-    *_, said = result.stderr.decode().splitlines()
-    assert "the loss or the gradient norm of step 2 of epoch 3 is not finite" in said
-    assert "a smaller learning rate (--learning-rate)" in said
-    assert said.endswith("; --resume continues from the end of epoch 2.")
-    assert {name: (output / name).read_bytes() for name in before} == before
-    assert kt.load(output).translate(["ba ce"])
-    assert run("train", *options, config.learning_rate).returncode == 0
-    for a, b in zip(*(kt.load(p).model.get_weights() for p in (expected, output)), strict=True):
-        np.testing.assert_array_equal(a, b)
+# What leaves nothing.
 
 
-def test_a_training_that_diverges_at_once_leaves_nothing(config, tmp_path):
+def test_what_cannot_be_trained_on_leaves_nothing(trained_config, tmp_path, monkeypatch):
+    long, v = tmp_path / "long.tsv", tmp_path / "v"
+    long.write_text(f"{'a ' * 99}\tb\n" * 27)
+    v.write_text("unheard-of" + " 0.5" * 16 + "\n")
+    small = dataclasses.replace(trained_config.model, max_length=1)
+    mistakes = [
+        (dict(train_source=str(long), train_target=None), "learn from: kept 0 of 27 pairs; drop"),
+        (dict(valid_source=str(long), valid_target=None), "validate by: kept 0 of 27 pairs; dro"),
+        (dict(model=small), "remain to learn from: kept 0 of 300 pairs; dropped"),
+        (
+            dict(vocabulary_size=None, model_type="word", target_vectors=str(v)),
+            "has no vector for any of the",
+        ),
+    ]
+    for changes, message in mistakes:
+        with pytest.raises(ValueError, match=message):
+            train(dataclasses.replace(trained_config, **changes), tmp_path / "run")
     with pytest.raises(FloatingPointError, match="step 2 of epoch 1 .*clip-norm\\)\\.$"):
-        train(dataclasses.replace(config, learning_rate=1e30), tmp_path / "run")
-    assert not list(tmp_path.iterdir())
+        train(dataclasses.replace(trained_config, learning_rate=1e30), tmp_path / "run")
+    monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
+    with pytest.raises(ValueError, match="is too large to be read .* by --corpus"):
+        train(trained_config, tmp_path / "run")
+    (tmp_path / "run.tmp").mkdir()  # of one that was killed while it made the directory
+
+    def fail(*_):
+        raise OSError("No space left")
+
+    monkeypatch.undo()
+    monkeypatch.setattr("keras_transformer.train.summarize_training", fail)
+    with pytest.raises(OSError, match="No space left"):
+        train(trained_config, tmp_path / "run")
+    assert sorted(tmp_path.iterdir()) == [long, v]
 
 
-def test_checkpoint_is_the_running_mean_that_was_validated(rich, rich_config):
-    """Translating with the kept weights gives the logged BLEU."""
-    output, history = rich
-    model = kt.load(output).model
-    model.load_weights(output / "checkpoints" / "000004.weights.h5")
-    pairs = read_pairs(rich_config.valid_source, rich_config.valid_target)
-    scores = kt.TranslationScores(pairs, *saved.load(output)).measure(model)
-    assert scores["val_bleu"] == pytest.approx(history["val_bleu"][3])
-    assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
+# A prepared corpus gives the same run as its text.
 
 
-def test_training_ends_when_patience_does(config, tmp_path, capsys):
-    """Nothing is learned at this rate: the first epoch stays the best, but for rounding."""
-    stubborn = dataclasses.replace(config, epochs=9, learning_rate=1e-30, patience=2)
-    history = train(stubborn, tmp_path / "run")
-    assert len(history["loss"]) == 3
-    assert "best epoch 1, val_loss" in capsys.readouterr().err
-    assert not train(stubborn, tmp_path / "run", resume=True), "still out of patience"
+def prepared(config, output, **options):
+    names = {field.name for field in dataclasses.fields(kt.PrepareConfig)}
+    same = {name: value for name, value in vars(config).items() if name in names}
+    kt.prepare(kt.PrepareConfig(**same | {"joint_vocabulary": False} | options), output)
+    return str(output)
+
+
+def from_corpus(config, *corpora):
+    left = dict.fromkeys(("train_source", "train_target", "valid_source", "valid_target"))
+    return dataclasses.replace(config, **left, source_vocabulary=None, corpus=corpora)
+
+
+@pytest.fixture(scope="module")
+def corpus(trained_config, tmp_path_factory):
+    return prepared(trained_config, tmp_path_factory.mktemp("corpora") / "corpus")
+
+
+def test_a_corpus_gives_the_batches_of_its_text(trained_run, trained_config, corpus, tmp_path):
+    """Bit for bit, with its vocabularies, and what is known of the text."""
+    found = []
+    for config in (trained_config, from_corpus(trained_config, corpus)):
+        data = open_data(config, Run(tmp_path), resume=False)
+        assert [tokenizer.model for tokenizer in data.tokenizers] == list(saved.read(trained_run))
+        batches = batches_of(_make_training_dataset(config, data).take(40))
+        found.append((batches, data.fingerprints, data.valid))
+    assert found[0] == found[1]
+
+
+def test_training_on_a_corpus_ends_when_patience_does(
+    trained_run, trained_config, corpus, tmp_path, capsys, monkeypatch
+):
+    """Nothing is learned at this rate: the first epoch stays the best, but for rounding.
+
+    On a terminal, Keras' progress bar is on stderr, as all that is said.
+    """
+    changes = dict(epochs=9, steps_per_epoch=2, learning_rate=1e-30, patience=2)
+    stubborn = dataclasses.replace(from_corpus(trained_config, corpus), **changes)
+    output = tmp_path / "run"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert len(train(stubborn, output)["loss"]) == 3
+    out, said = capsys.readouterr()
+    assert not out and "Epoch 3/9" in said and "best epoch 1, val_loss" in said
+    model = json.loads((output / "model.json").read_text())
+    assert model["metrics"] == Run(output).read_state()["history"][0]
+    assert not train(stubborn, output, resume=True), "still out of patience"
     said = "run was stopped by --patience 2 after epoch 3 of 9: to continue, --resume with a larger"
     assert said in capsys.readouterr().err
-    patient = dataclasses.replace(stubborn, patience=3)
-    assert len(train(patient, tmp_path / "run", resume=True)["loss"]) == 1
+    dataset = kt.make_dataset([("ba", "ba")], *saved.load(output), 256, 32)
+    for patience in (2, 3):
+        config = dataclasses.replace(stubborn, patience=patience)
+        checkpoint = RunCheckpoint(Run(output), dataset, config)
+        checkpoint.open()
+        assert checkpoint.position.ended is (patience == 2)
+        checkpoint.close()
+    for name in ("source.spm", "target.spm", DATA):
+        assert (output / name).read_bytes() == (trained_run / name).read_bytes()
+    assert valid_pairs(Run(output)) == valid_pairs(Run(trained_run))
+    assert corpus not in map(str, Run(output).describe()["recipe"].values())
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"vocabulary_size": 200}, "vocabulary_size must be greater than 260"),
-        ({"tokens_per_batch": 8}, "tokens_per_batch must be at least max_length"),
-        ({"strategy": "several"}, "strategy must be one of auto"),
-        ({"label_smoothing": 1.0}, "label_smoothing must be"),
-        ({"model_type": "syllable"}, "model_type must be one of"),
-        ({"epochs": 0}, "epochs"),
-        ({"precision": "float8"}, "precision"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, received 0"),
-        ({"accumulation_steps": 0}, "accumulation_steps must be at least 1"),
-        ({"parallel_microbatches": 0}, "parallel_microbatches must be at least 1"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),
-        ({"validation_beam_size": 0}, "validation_beam_size must be at least 1"),
-        ({"patience": 0}, "patience must be at least 1"),
-        ({"ema": 1.0}, "ema must be at least 0 and below 1"),
-        ({"subword_sampling": 0.1}, "train no longer has the option subword_sampling"),
-        ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0"),
-        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
-        ({"validate_by": "ter"}, "validate_by must be one of loss, bleu"),
-        ({"valid_fraction": 0.1}, "leave out one of the two"),
-        ({"valid_source": None, "valid_target": None, "valid_fraction": 1.0}, "below 1"),
-        ({"log_every": 0.0}, "log_every must be above 0"),
-        ({"languages": ("de",)}, "--languages applies to the built-in dates"),
-    ],
-)
-def test_bad_configuration_leaves_nothing_behind(config, tmp_path, changes, message):
-    with pytest.raises(ValueError, match=message):
-        train(change(config, changes), tmp_path / "run")
-    assert not list(tmp_path.iterdir())
+def test_fine_tuning_on_a_corpus(trained_run, trained_config, corpus, tmp_path):
+    """It is refused with other vocabularies, and starts with those of the run otherwise."""
+    start = dataclasses.replace(from_corpus(trained_config, corpus), start_from=str(trained_run))
+    for options, message in (
+        (dict(vocabulary_size=290), "vocabulary_size must be 290 .* received 300"),
+        (dict(vocabulary_sample=50), f"prepare it with --vocabularies {trained_run}"),
+    ):
+        other = prepared(trained_config, tmp_path / str(len(message)), **options)
+        with pytest.raises(ValueError, match=message):
+            check_training(dataclasses.replace(start, corpus=(other,)), tmp_path / "run")
+    taken = prepared(trained_config, tmp_path / "taken", vocabularies=str(trained_run))
+    tuned = dataclasses.replace(start, corpus=(taken,))
+    data = open_data(tuned, check_training(tuned, tmp_path / "run"), resume=False)
+    assert [x.model for x in data.tokenizers] == list(saved.read(trained_run))
 
 
-@pytest.mark.parametrize("part", ["train", "valid"])
-def test_whose_pairs_are_all_left_out(config, tmp_path, part):
-    (tmp_path / "long.tsv").write_text(f"{'a ' * 99}\tb\n" * 27)
-    changes = {f"{part}_source": str(tmp_path / "long.tsv"), f"{part}_target": None}
-    purpose = {"train": "learn from", "valid": "validate by"}[part]
-    with pytest.raises(ValueError, match=f"remain to {purpose}: kept 0 of 27 pairs; dropped 27 "):
-        train(dataclasses.replace(config, **changes), tmp_path / "run")
-    model = dataclasses.replace(config.model, max_length=1)
-    with pytest.raises(ValueError, match="remain to learn from: kept 0 of 300 pairs; dropped"):
-        train(dataclasses.replace(config, model=model), tmp_path / "run")
+def test_a_mix_is_known_by_its_corpora_and_weights(trained_config, corpus, tmp_path):
+    prints = []
+    for corpora in ((corpus,), (f"{corpus}:3",), (corpus, corpus), (f"{corpus}:2", corpus)):
+        data = open_data(from_corpus(trained_config, *corpora), Run(tmp_path), resume=False)
+        prints.append(data.fingerprints["train"])
+    assert prints[0] == prints[1], "one corpus is all of a mix"
+    assert len({json.dumps(one) for one in prints}) == 3
+    assert prints[2]["pairs"] == 2 * prints[0]["pairs"]
 
 
-def test_directory_without_a_model(tmp_path):
-    with pytest.raises(ValueError, match="is neither a run directory"):
-        kt.load(tmp_path)
+# Vocabularies fit the text.
+
+PAIRS = [(f"the {animal} sleeps", f"这只{animal}睡着了") for animal in ("cat", "hen", "cow")]
+
+
+def test_each_side_has_a_size_of_its_own(capsys):
+    """All words on one side, some on the other; pieces, and more than there are."""
+    words = kt.TrainConfig(vocabulary_size=None, model_type="word", target_vocabulary_size=6)
+    source, target = train_tokenizers(words, PAIRS)
+    assert (source.vocabulary_size, target.vocabulary_size) == (4 + 5, 6)
+    assert kt.UNK not in source([pair[0] for pair in PAIRS]).flat_values.numpy()
+    pieces = kt.TrainConfig(vocabulary_size=27, model_type="wordpiece", source_vocabulary_size=99)
+    source, target = train_tokenizers(pieces, PAIRS)
+    assert isinstance(source, kt.WordPieceTokenizer) and target.vocabulary_size == 27
+    limit = source.vocabulary_size
+    said = f"{limit} ids instead of 99, the maximum for this text"
+    assert 27 < limit < 99 and said in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"at most {limit} ids"):
+        kt.WordPieceTokenizer.train([pair[0] for pair in PAIRS], limit + 1)
+
+
+# WordPiece: a vocabulary of a file, with word vectors, on one side; one learned on the other.
+
+WORDS = ["ba", "di", "kala", "melo"]
+VECTORS = np.random.default_rng(3).normal(0, 0.3, (4, 16)).round(4)
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    vocabulary, vectors = folder / "vocab.txt", folder / "vectors.txt"
+    options = dict(vocabulary_size=36, model_type="wordpiece", target_vocabulary_size=38)
+    options |= dict(tokens_per_batch=512, epochs=1, steps_per_epoch=2)
+    options |= dict(learning_rate=1e-9, warmup_steps=1, source_vectors=str(vectors))
+    config = config_of(folder, 200, 30, **options, source_vocabulary=str(vocabulary))
+    with open(config.train_source, encoding="utf-8") as file:
+        pieces = saved.open_model(kt.WordPieceTokenizer.train(file, 40).model)
+    names = [piece.decode() for piece in pieces.pieces(range(40)).numpy()]
+    added = [word for word in WORDS if word not in names]
+    vocabulary.write_text("\n".join([*names[1:30], "[MASK]", *names[30:], *added]))
+    rows = zip(WORDS, VECTORS, strict=True)
+    vectors.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in rows))
+    return config, 41 + len(added)
+
+
+def test_the_summary_of_a_training(pieces, tmp_path):
+    sizes = dict(vocabulary_size=None, target_vocabulary_size=None)
+    config, size = pieces
+    config = dataclasses.replace(config, model_type="char", patience=1, clip_norm=0.5, **sizes)
+    data = open_data(config, Run(tmp_path), resume=False)
+    sizes = [tokenizer.vocabulary_size for tokenizer in data.tokenizers]
+    model = kt.Transformer(*sizes, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+    model.build()
+    lines = summarize_training(config, data, model, 7, "runs/new").splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows["pairs"] == "200, for validation 30"
+    assert rows["vocabulary"] == f"source wordpiece, {size} tokens; target char, {sizes[1]} tokens"
+    assert rows["parameters"] == f"{model.count_params():,}"
+    assert rows["steps"] == "1 epoch of 7 steps"
+    options = f"train_source {config.train_source}, ", ", patience 1", "clip_norm 0.5"
+    assert all(option in rows["options"] for option in options)
+    assert rows["output"] == "runs/new"
+
+
+def test_wordpiece_is_trained_resumed_started_from_and_prepared(pieces, tmp_path, capsys):
+    """The files of vocabulary and vectors may be gone by then."""
+    config, size = pieces
+    output, gone = tmp_path / "run", str(tmp_path / "gone")
+    train(config, output)
+    assert capsys.readouterr().err.count("source vectors: 4 of ") == 1
+    assert {"source.wordpiece", "target.wordpiece"} <= {path.name for path in output.iterdir()}
+    source, target = saved.load(output)
+    assert (source.vocabulary_size, target.vocabulary_size) == (size, 38)
+    assert source.file_ids(range(5)).numpy().tolist() == [-1, 0, 1, 2, 3]
+    assert Run(output).has_model and Opened(output).detokenizing_losses(["ba di"]) == ""
+    losses = Opened(output).detokenizing_losses(["ba di", "ba[di"])
+    assert losses.startswith("1 of 2 lines") and "changes: '[' 1)" in losses
+    translator = kt.load(output)
+    assert UNK in translator.source_tokenizer("ba [MASK] di").numpy()
+    embeddings = np.array(translator.model.source_embedding.embeddings)
+    factors = embeddings[translator.source_tokenizer(" ".join(WORDS)).numpy()] / VECTORS
+    np.testing.assert_allclose(factors, factors[0, 0], rtol=1e-3)
+    assert len(translator.translate(["ba ce di", "kala melo", "di"])) == 3
+    recipe = translator.card["recipe"]
+    assert not {"source_vocabulary", "source_vectors"} & recipe.keys()
+    assert recipe["model_type"] == "wordpiece"
+
+    longer = dataclasses.replace(config, source_vocabulary=gone, source_vectors=gone, epochs=2)
+    Run(output).write_config(longer)
+    again = open_data(longer, check_training(longer, output, resume=True), resume=True)
+    left = dict(source_vocabulary=None, source_vectors=None, start_from=str(output))
+    tuned = open_data(dataclasses.replace(config, **left), Run(tmp_path / "tuned"), resume=False)
+    for data in (again, tuned):
+        assert [tokenizer.model for tokenizer in data.tokenizers] == list(saved.read(output))
+
+    corpus = prepared(config, tmp_path / "corpus")
+    assert saved.read(corpus) == saved.read(output)
+    assert "source_vocabulary" not in kt.PreparedCorpus(corpus).options
+    check_training(from_corpus(config, corpus), tmp_path / "new")

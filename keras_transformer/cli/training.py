@@ -86,24 +86,30 @@ def configure(
     """
     if preset and config:
         raise ValueError("--preset and --config cannot be used together: leave out one of the two.")
-    from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run, read_values
-
-    base, values = PRESETS[DEFAULT_PRESET], {}
-    if preset:
-        base = get_preset(preset)
-    elif config:
-        base, values = TrainConfig(), read_values(config)
-    elif resume and output:
-        base = Run(output).read_config()
-    elif options.get("start_from"):
-        base = Run(options["start_from"]).read_config()
-        names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
-        values = {name: getattr(TrainConfig, name) for name in names} | _gentle_schedule(base)
+    resumed, origin = output if resume else None, options.get("start_from")
+    if preset or not (config or resumed or origin):
+        base, values = get_preset(preset or DEFAULT_PRESET), {}
+    else:
+        base, values = _read_base(config, resumed, origin)
     if options.get("corpus") and not resume:
         from keras_transformer.runs.training_data import parse_corpora, vocabulary_options
 
         values |= vocabulary_options(parse_corpora(options["corpus"])[0][0])
     return change(base, {**values, **options})
+
+
+def _read_base(config, resumed, origin):
+    """Reads the configuration of a file or of a run, and the fields that replace some of it."""
+    # Here, as `train --help` needs no YAML, whose module would take a quarter of its time.
+    from keras_transformer.runs.run import TEXTS, VECTORS, VOCABULARIES, Run, read_values
+
+    if config:
+        return TrainConfig(), read_values(config)
+    if resumed:
+        return Run(resumed).read_config(), {}
+    base = Run(origin).read_config()
+    names = (*TEXTS, *VOCABULARIES, *VECTORS, *NOT_INHERITED)
+    return base, {name: getattr(TrainConfig, name) for name in names} | _gentle_schedule(base)
 
 
 def _gentle_schedule(base):

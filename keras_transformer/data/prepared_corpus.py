@@ -33,9 +33,18 @@ from keras_transformer.presets import PrepareConfig
 from keras_transformer.presets.languages import Languages
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
-from keras_transformer.utils import Path, counted, creating, describe_corruption, read_json
+from keras_transformer.utils import (
+    SEAL,
+    Path,
+    counted,
+    creating,
+    describe_corruption,
+    read_json,
+    read_sealed,
+    write_sealed,
+)
 
-FORMAT = 1  # of prepared corpora
+FORMAT = 2  # of prepared corpora; the manifest of 1 has no checksum of its own
 MANIFEST = "manifest.json"
 VALID = ("valid.source", "valid.target")  # the validation text, line by line
 
@@ -135,7 +144,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} is not a prepared corpus ({MANIFEST} is missing): create one by prepare."
         )
     manifest = read_json(name)
-    if manifest.get("format") != FORMAT:
+    if SEAL in manifest or manifest.get("format") == FORMAT:
+        manifest = read_sealed(name)
+    if manifest.get("format") not in (1, FORMAT):
         raise ValueError(
             f"{path} was prepared by another version, in format {manifest.get('format')}, but this "
             f"version reads format {FORMAT}: prepare it again."
@@ -293,8 +304,7 @@ class CorpusWriter:
             files = [self.manifest["files"][shard["ids"]] for shard in self.manifest["shards"]]
             digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
             self.manifest["fingerprints"]["train"]["sha256"] = digest
-        with open(os.path.join(self.folder, MANIFEST), "w", encoding="utf-8") as file:
-            json.dump(self.manifest, file, indent=1)
+        write_sealed(os.path.join(self.folder, MANIFEST), self.manifest)
 
     def _write(self, name, content):
         """Writes a file, and adds it to the manifest."""

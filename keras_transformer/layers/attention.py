@@ -144,7 +144,12 @@ class AttendingLayer(CompositeLayer):
     def __call__(self, *args: Any, **kwargs: Any) -> Nested:
         # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
         # given as None by position: so everything is passed by name.
-        return super().__call__(**inspect.signature(self.call).bind(*args, **kwargs).arguments)
+        signature = inspect.signature(self.call)
+        arguments = signature.bind(*args, **kwargs).arguments
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments |= arguments.pop(name, {})
+        return super().__call__(**arguments)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         # Traces call, whose outputs depend on return_attention_scores.

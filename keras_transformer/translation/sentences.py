@@ -177,8 +177,8 @@ class IncomingLines:
                     self._blocks.put(b"".join([*rest, head]).removeprefix(mark))
                     mark, rest = b"", []
                 rest.append(tail)
-            if any(rest):
-                self._blocks.put(b"".join(rest).removeprefix(mark))
+            if last := b"".join(rest).removeprefix(mark):
+                self._blocks.put(last)
             self._blocks.put(None)
         except Exception as error:
             self._blocks.put(error)

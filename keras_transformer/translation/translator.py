@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
-from keras_transformer.layers.composite import change_precision
+from keras_transformer.layers.composite import change_precision, find_sublayers
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
 from keras_transformer.presets.languages import Language, check_no_languages
 from keras_transformer.special_ids import PAD
@@ -132,6 +132,9 @@ class Translator(TextModel):
         if model.dtype_policy.name == policy:
             return self
         twin = type(model).from_config(change_precision(model.get_config(), policy))
+        for (_, own), (_, other) in zip(find_sublayers(model), find_sublayers(twin), strict=True):
+            if getattr(own, "lora_enabled", False):  # which no configuration keeps
+                other.enable_lora(own.lora_rank, lora_alpha=own.lora_alpha)
         twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end

@@ -60,18 +60,19 @@ def test_cores_apart_are_compared_with_cores_together_also_where_they_lose():
     assert shares == [f"{work / 2:.2f}", f"{work:.2f}"]
 
 
+@pytest.mark.ordeal
 def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     size = {"size": 64, "repetitions": 1}
     systems = [
         System("one", "ours", "matrix_product", size),
         System("two", "ours", "matrix_product", size, work=2),
-        System("absent", "ours", "no_such_function"),
+        System("absent", "no_such_module", "matrix_product"),
     ]
-    one, two = time_systems(systems, rounds=3)
+    one, two = time_systems(systems, rounds=2)
     assert (one.name, two.name) == ("one", "two")
-    assert len(one.seconds) == len(two.seconds) == 3 and min(one.seconds) > 0 and one.memory > 50
+    assert len(one.seconds) == len(two.seconds) == 2 and min(one.seconds) > 0 and one.memory > 50
     assert one.first > 0
-    assert "absent is left out: AttributeError" in capfd.readouterr().err
+    assert "absent is left out: ModuleNotFoundError" in capfd.readouterr().err
 
 
 def test_what_fit_does_after_training_is_not_timed():
@@ -90,16 +91,12 @@ def test_what_fit_does_after_training_is_not_timed():
 
 
 def test_an_environment_that_is_not_there():
-    done = child_process.run(
-        [sys.executable, "-m", "benchmarks", "--opennmt-tf", "nowhere/python"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == "There is no nowhere/python: `make .venv-opennmt/installed` makes one.\n"
+    message = "There is no nowhere/python: `make .venv-opennmt/installed` makes one.$"
+    with pytest.raises(SystemExit, match=message):
+        program.main(program.Options(opennmt_tf="nowhere/python"))
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_profile_of_a_step():
     command = [sys.executable, "-m", "benchmarks.profile"]
     done = child_process.run([*command, "toy"], capture_output=True, text=True)
@@ -110,12 +107,9 @@ def test_profile_of_a_step():
     assert title.startswith("toy: ") and step > 0 and everything >= sum(kinds.values()) - 1
     assert "ResourceApplyAdam" in kinds and any(kind.endswith("MatMul") for kind in kinds)
     assert list(kinds.values()) == sorted(kinds.values(), reverse=True)
-    done = child_process.run([*command, "huge"], capture_output=True, text=True)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == "There is no shape huge: choose from small, tiny, base, opus, toy.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_beams_of_a_run(tmp_path):
     (tmp_path / "pairs.tsv").write_text("9 May 1998\t1998-05-09\n1 June 2001\t2001-06-01\n")
     options = ["--source", tmp_path / "pairs.tsv", "--beam-sizes", "2", "--rounds", "1"]
@@ -130,13 +124,13 @@ def test_beams_of_a_run(tmp_path):
         assert re.fullmatch(rf"\| 2 \| {length_penalty} \| {cells} \|", row)
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_a_part_on_toy_sizes(tmp_path, monkeypatch, capsys):
     """A system of each kind: in memory, exported, and another library."""
     for name in ("_in_memory", "_exported", "_ctranslate2"):
         systems = getattr(program, name)
         monkeypatch.setattr(program, name, lambda options, of=systems: of(options)[:1])
-    options = {"parts": ("beam",), "shapes": ("toy",), "rounds": 2, "output": str(tmp_path)}
+    options = {"parts": ("beam",), "shapes": ("toy",), "rounds": 1, "output": str(tmp_path)}
     program.main(program.Options(**options))
     (timings,) = json.loads((tmp_path / "results.json").read_text())["results"].values()
     ours = {"ours in memory, the command", "ours exported, as advised"}

@@ -16,7 +16,7 @@ def test_a_check(name, capsys):
     assert f"{name} " in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_commands_and_figures(tmp_path):
     options = "--parts commands figures --tiny --rounds 1 --steps 2 --output".split()
     command = [sys.executable, "-m", "benchmarks.gpu", *options, tmp_path / "gpu"]

@@ -34,7 +34,7 @@ def test_every_recipe_is_a_training(recipe, tmp_path):
     assert result.returncode == 2 and missing in result.stderr.decode(), result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.ordeal
 def test_recipes_are_trained_and_reported(multi30k, tmp_path, monkeypatch, capfd):
     toy = {"name": "toy", "options": [], "seeds": [1, 2], "text": "raw"}
     sampled = {"name": "sampled", "options": [], "seeds": [1], "samples": 2}

@@ -1,4 +1,4 @@
-"""translate, score and align as a user types them, with a run whose weights are random."""
+"""translate, evaluate, score and align as a user types them, with a run of random weights."""
 
 import json
 
@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 
 from keras_transformer.presets import SearchConfig
+from keras_transformer.runs import opening
 from keras_transformer.runs.opening import load
-from tests.support.command_line import refused, run, sentences_before_tensorflow
+from keras_transformer.translation.text_model import TextModel
+from tests.support.command_line import run
+from tests.support.paths import FIXTURES
 
 LINES = ["abc", "", "hgf", "b"]
 STDIN = "".join(f"{line}\n" for line in LINES).encode()
+
+
+@pytest.fixture(autouse=True)
+def without_graphs(monkeypatch):
+    """They would take longer to make."""
+    monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)
+    monkeypatch.setattr(TextModel, "run_eagerly", True)
 
 
 @pytest.fixture(scope="module")
@@ -18,57 +28,46 @@ def folder(random_run):
     folder = random_run
     (folder / "source.txt").write_text("".join(f"{line}\n" for line in LINES))
     (folder / "prefix.txt").write_text("A\n\nBC\n\n")
-    (folder / "long.txt").write_text("A\nA\n" + "A" * 12 + "\nA\n")
     (folder / "target.txt").write_text("AB\nA\nHGF\n\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def translator(folder):
-    return load(folder)
+    translator = load(folder)
+    translator.run_eagerly = True
+    return translator
 
 
-def results(*arguments):
-    result = run(*arguments, stdin=STDIN)
+def results(*arguments, stdin=STDIN):
+    result = run(*arguments, stdin=stdin)
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout.endswith(b"\n")
     return result.stdout.decode()[:-1].split("\n")
+
+
+def one_line(text):
+    return " ".join(text.splitlines())
 
 
 def test_beam(folder, translator):
     options = ["--beam-size", "3", "--length-penalty", "0.5", "--prefix", folder / "prefix.txt"]
     search = SearchConfig(beam_size=3, length_penalty=0.5)
     n_best = translator.translate_n_best(LINES, search=search, prefixes=["A", "", "BC", ""])
-    assert results("translate", folder, *options) == [
-        " ".join(found[0][0].splitlines()) for found in n_best
-    ]
+    found = results("translate", folder, *options)
+    assert found == [one_line(row[0].text) for row in n_best]
     rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
     expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
     assert len(rows) == len(expected) == 8, "two of the empty line as well"
     for (number, text, score), wanted in zip(rows, expected, strict=True):
-        assert (int(number), text) == (wanted[0], " ".join(wanted[1].splitlines()))
+        assert (int(number), text) == (wanted[0], one_line(wanted[1]))
         assert float(score) == pytest.approx(wanted[3], abs=1e-4)
 
 
-def test_sampling(folder, translator):
-    options = "--sample --temperature 0.9 --top-k 9 --top-p 0.8 --seed 5".split()
-    options += ["--max-output-length", "6"]
-    search = SearchConfig(
-        sample=True, temperature=0.9, top_k=9, top_p=0.8, seed=5, max_output_length=6
-    )
-    expected = translator.translate(LINES, search=search)
-    assert results("translate", folder, *options) == [" ".join(t.splitlines()) for t in expected]
-    drawn = [row.split(" ||| ") for row in results("translate", folder, *options, "--n-best", "3")]
-    assert [row[0] for row in drawn] == [str(i) for i in range(len(LINES)) for _ in range(3)]
-    assert [row[1] for row in drawn[::3]] == [" ".join(t.splitlines()) for t in expected]
-
-
-def test_evaluate_searches_too(folder, translator):
-    files = ["--source", folder / "source.txt", "--target", folder / "beam.txt", "--n-bootstrap=0"]
-    found = translator.translate(LINES, search=SearchConfig(beam_size=4, length_penalty=0.0))
-    (folder / "beam.txt").write_text("".join(" ".join(t.splitlines()) + "\n" for t in found))
-    options = "--beam-size 4 --length-penalty 0 --json".split()
-    assert json.loads(results("evaluate", folder, *files, *options)[0])["exact_match"] == 100
+def test_any_line_gives_a_line(folder):
+    lines = results("translate", folder, stdin=b"ba gu\n\nx\n\xff\xfe\n" + b"a" * 10_000)
+    assert len(lines) == 5 and lines[1] == ""
+    assert run("translate", folder).stdout == b""
 
 
 def test_score_and_align(folder, translator):
@@ -90,40 +89,51 @@ def test_score_and_align(folder, translator):
     ]
 
 
-MISTAKES = {
-    "empty beam": ("--beam-size 0", "beam_size must be at least 1, received 0"),
-    "wide beam": ("--beam-size 278", "A beam of 278 is wider than the vocabulary of 277 ids"),
-    "not sampled": ("--temperature 2", "temperature needs sample, received temperature=2.0"),
-    "beam and sampling": ("--sample --beam-size 2", "beam_size must be 1 with sample, received 2"),
-    "n-best": ("--n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless you sample"),
-    "no samples": ("--sample --n-best 0", "unless you sample, received 0"),
-    "prefix": ("--prefix {folder}/long.txt", "Prefix 3 has 13 tokens, but the model's max_length"),
-    "prefixes": ("--prefix {folder}/model.keras", "not valid UTF-8"),
-    "no prefixes": ("--prefix /none", "/none cannot be read"),
-}
+# evaluate: the scores themselves are tested in tests/test_evaluate.py.
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_search_mistake_gets_one_sentence(name, folder):
-    options, message = MISTAKES[name]
-    refused(["translate", folder, *options.format(folder=folder).split()], message, STDIN)
+def test_evaluate_searches_with_the_tokenizer_of_the_run(folder, translator, monkeypatch):
+    found = translator.translate(LINES, search=SearchConfig(sample=True, seed=5))
+    (folder / "drawn.txt").write_text("".join(f"{one_line(text)}\n" for text in found))
+    files = ["--source", folder / "source.txt", "--target", folder / "drawn.txt", "--n-bootstrap=0"]
+    command = ["evaluate", folder, *files, "--json"]
+    recipe = {"recipe": {"bleu_tokenize": "char"}}
+    monkeypatch.setattr(opening, "inspect_run", lambda run: recipe)
+    report = json.loads(results(*command, "--sample", "--seed", "5")[0])
+    assert report["exact_match"] == 100 and "tok:char|" in report["signature"]
+    report = json.loads(results(*command, "--bleu-tokenize", "13a")[0])
+    assert report["exact_match"] < 100 and "tok:13a|" in report["signature"]
 
 
-def test_pair_mistakes(folder):
-    files = ["--source", folder / "source.txt", "--target", folder / "target.txt"]
-    refused(["align", folder, *files, "--heads", "3"], "Unknown head 3: choose from 1 to 2")
-    refused(["score", folder / "none", *files], "none is not a directory: give a run directory or")
-    long = ["--source", folder / "source.txt", "--target", folder / "long.txt"]
-    refused(["score", folder, *long], "Target 3 has 14 tokens")
+def test_evaluate_translations_that_are_there(tmp_path):
+    """Without a model."""
+    source, target, first, second = [tmp_path / name for name in ("s", "t", "first", "second")]
+    source.write_text("".join(f"source {i}\n" for i in range(4)))
+    target.write_text("a b c d e .\nf g h i j\nk l m n\no p q r s\n")
+    first.write_text("a b c d e .\nf g h i\nk l m n\n" + "x" * 200 + "\n")
+    second.write_text("a b c d .\nf g h i\nk l n m\no q p r s\n")
+    command = ["evaluate", first, "--source", source, "--target", target]
+    command += ["--bleu-tokenize", "none", "--compare", second]
+    report = json.loads(results(*command, "--json")[0])
+    assert report["exact_match"] == 50 and report["comparison"]["exact_match"] == 0
+    assert report["comparison"]["system"] == str(second)
+    lines = results(*command, "--worst", "1")
+    assert lines[:2] == ["source     source 3", "reference  o p q r s"]
+    assert lines[2] == "hypothesis " + "x" * 90
+    low, high = report["bleu_interval"]
+    assert lines[-3] == f"BLEU: {report['bleu']:.2f} (95 % interval {low:.2f} to {high:.2f})"
+    assert lines[-2].startswith(f"chrF: {report['chrf']:.2f} (95 % ")
+    assert lines[-1] == "exact match: 50.0 %"
+    assert any(line.startswith(f"BLEU of {second}: ") and "p = " in line for line in lines)
+    assert f"signatures: {report['signature']}" in lines and "tok:none|" in report["signature"]
+    lines = results(*command, "--n-bootstrap", "0")
+    assert lines[-3] == f"BLEU: {report['bleu']:.2f}"
+    assert not any("source" in line for line in lines)  # what is wrong is shown when asked for
 
 
-def test_what_needs_no_model_does_not_wait_for_tensorflow(tmp_path):
-    """Translations that are there already, and what is no model, take a moment and not seconds."""
-    (tmp_path / "text").write_text("one\ntwo\n")
-    text, nowhere = tmp_path / "text", tmp_path / "nowhere"
-    files = ["--source", text, "--target", text]
-    commands = [["evaluate", text, *files], ["translate", nowhere]]
-    commands += [[name, nowhere, *files] for name in ("evaluate", "score", "align")]
-    sentences = sentences_before_tensorflow(commands)
-    assert len(sentences) == 4
-    assert all(one.startswith(f"keras-transformer: {nowhere}") for one in sentences)
+def test_evaluate_warns_of_references_that_cannot_be_written(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\ta\nb\t½\n")
+    command = ["evaluate", FIXTURES / "format-1" / "run", "--source", tmp_path / "pairs.tsv"]
+    said = run(*command, "--n-bootstrap", "0").stderr.decode()
+    assert "references that its target vocabulary can write: 1 of 2 lines cannot be written" in said
+    assert "'½' 1" in said

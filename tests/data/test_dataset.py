@@ -1,32 +1,32 @@
-"""Batches: what is in them, how full they are, and what is left out."""
+"""Batches: what is in them, in which order they come, and from any position on."""
 
+import collections
+import json
 import logging
-import sys
+import time
 
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
 
-from keras_transformer.data.dataset import make_dataset
-from keras_transformer.data.pairs import Pair
+import keras_transformer as kt
+from keras_transformer.data.dataset import BatchStream, make_dataset, open_corpora, stream_dataset
+from keras_transformer.data.pairs import EncodedPairs, Pair
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from tests.support import child_process
+from tests.support.command_line import python
 from tests.support.numbered_pairs import (
     batches_of,
     dataset_of,
     numbers,
+    numbers_of,
     pairs_of_lengths,
     random_pairs,
+    sentences_of,
     trimmed,
 )
-
-
-def ids_of(text, tail=()):
-    return [int(word) for word in text.split()] + list(tail)
-
 
 # What a batch holds.
 
@@ -51,67 +51,25 @@ def test_teacher_forcing_by_hand():
     ]
 
 
-@pytest.mark.parametrize("tokens_per_batch", [30, 200, 10**6])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_every_pair_once_a_pass(tokens_per_batch, shuffle):
-    pairs = random_pairs(200)
-    dataset = dataset_of(pairs, tokens_per_batch, shuffle=shuffle)
-    expected = sorted((ids_of(source, [END]), ids_of(target)) for source, target in pairs)
+@pytest.mark.parametrize("boundaries", [None, [10, 20, 30]])
+def test_pairs_budget_and_boundaries(boundaries):
+    """Every pair once a pass; no batch above the budget, or longer than it needs to be."""
+    pairs = random_pairs()
+    dataset = dataset_of(pairs, 97, boundaries=boundaries)
+    assert [spec.shape.rank for spec in tf.nest.flatten(dataset.element_spec)] == [2, 2, 2]
+    expected = sorted(tuple([*map(int, text.split()), END] for text in pair) for pair in pairs)
     for _ in range(2):
         found = []
         for source, target_in, target_out in batches_of(dataset):
-            for rows in zip(source, target_in, target_out, strict=True):
-                read, given, wanted = map(trimmed, rows)
-                assert given[0] == START and given[1:] + [END] == wanted
-                found.append((read, given[1:]))
+            rows = [list(map(trimmed, side)) for side in (source, target_in, target_out)]
+            assert [[START, *row[:-1]] for row in rows[2]] == rows[1]
+            for side, cut in ((source, rows[0]), (target_out, rows[2])):
+                longest = max(map(len, cut))
+                allowed = boundaries or bucket_boundaries(30)
+                assert len(side[0]) == min(x for x in allowed if x >= longest)
+            assert len(source) * max(len(source[0]), len(target_out[0])) <= 97
+            found += zip(rows[0], rows[2], strict=True)
         assert sorted(found) == expected
-
-
-@pytest.mark.parametrize("boundaries", [None, [10, 20, 30], [30]])
-@pytest.mark.parametrize("tokens_per_batch", [30, 97, 1000])
-def test_budget_and_boundaries(tokens_per_batch, boundaries):
-    dataset = dataset_of(random_pairs(), tokens_per_batch, boundaries=boundaries)
-    allowed = boundaries or bucket_boundaries(30)
-    assert [spec.shape.rank for spec in tf.nest.flatten(dataset.element_spec)] == [2, 2, 2]
-    rows = 0
-    for (source, target_in), target_out in dataset:
-        assert target_in.shape == target_out.shape
-        for tensor in (source, target_out):
-            count, length = tensor.shape
-            longest = int(tf.reduce_max(tf.reduce_sum(tf.cast(tensor != PAD, tf.int32), axis=1)))
-            assert length == min(boundary for boundary in allowed if boundary >= longest)
-        assert count * max(source.shape[1], target_out.shape[1]) <= tokens_per_batch
-        rows += count
-    assert rows == 500
-
-
-def padding_share(dataset):
-    """The share of the sources' and targets' cells that is padding."""
-    tensors = [tensor.numpy() for (source, _), target in dataset for tensor in (source, target)]
-    return sum(np.sum(ids == PAD) for ids in tensors) / sum(ids.size for ids in tensors)
-
-
-def test_little_is_padding_and_batches_are_full():
-    """Lengths as in a corpus: log-normal, the translation up to a third longer or shorter."""
-    generator = np.random.default_rng(3)
-    source = generator.lognormal(3.0, 0.6, 20_000).clip(1, 120)
-    target = (source * generator.uniform(0.75, 1.33, source.shape)).clip(1, 120)
-    lengths = np.stack([source, target], axis=1).astype(int)
-    dataset = dataset_of(pairs_of_lengths(lengths), 4096, max_length=128)
-    assert padding_share(dataset) < 0.07
-    assert len(dataset) < 1.07 * np.maximum(*(lengths + 1).T).sum() / 4096
-    # Even where the lengths of the two sides have nothing to do with each other.
-    assert padding_share(dataset_of(random_pairs(2000), 400)) < 0.09
-
-
-def test_budget_is_used_to_the_last_token():
-    for count, sizes in ((12, [3, 3, 3, 3]), (13, [1, 3, 3, 3, 3])):
-        pairs = pairs_of_lengths([(9, 4)] * count)  # ten cells in a row, END included
-        batches = batches_of(dataset_of(pairs, 30, max_length=10))
-        assert sorted(len(source) for source, _, _ in batches) == sizes
-
-
-# What is left out.
 
 
 def test_dropped_pairs_are_counted(caplog):
@@ -119,12 +77,14 @@ def test_dropped_pairs_are_counted(caplog):
     pairs += [("", "7"), ("7", " "), ("", "")]
     with caplog.at_level(logging.INFO, "keras_transformer"):
         dataset = dataset_of(pairs, 100, max_length=5)
+        dataset_of(random_pairs(7))
     assert [(record.levelname, record.message) for record in caplog.records] == [
         (
             "WARNING",
             "kept 2 of 10 pairs; dropped 2 with an empty source, 1 with an empty target, "
             "3 with a source of more than 5 tokens, 2 with a target of more than 5 tokens",
-        )
+        ),
+        ("INFO", "kept 7 of 7 pairs"),
     ]
     rows = [row for source, _, _ in batches_of(dataset) for row in source]
     assert sorted(map(trimmed, rows)) == [[100, 9, 9, 9, END], [106, END]]
@@ -138,100 +98,119 @@ def test_longest_sentence_by_default(tokens_per_batch, longest):
     assert sorted(map(len, map(trimmed, rows))) == [4, longest]
 
 
-def test_nothing_dropped_is_no_warning(caplog):
-    with caplog.at_level(logging.INFO, "keras_transformer"):
-        dataset_of(random_pairs(7))
-    logged = [(record.levelname, record.message) for record in caplog.records]
-    assert logged == [("INFO", "kept 7 of 7 pairs")]
+def test_shards_are_the_batch_together():
+    whole = batches_of(dataset_of(random_pairs(60), 120))
+    for count in (2, 9):
+        shards = [
+            batches_of(dataset_of(random_pairs(60), 120, shard=(i, count))) for i in range(count)
+        ]
+        for index, shard in enumerate(shards):
+            for share, batch in zip(shard, whole, strict=True):
+                for part, rows in zip(share, batch, strict=True):
+                    expected = [trimmed(row) for row in rows[index::count]]
+                    assert [trimmed(row) for row in part] == (expected or [[]])
 
 
-# What it is for `fit`.
+# Orders and positions.
 
 
-@pytest.mark.parametrize("repeat", [False, True])
-def test_pipelines_are_not_tuned(repeat):
-    """TensorFlow's tuner makes the end of a pipeline wait, for as long again as it ran at worst."""
-    dataset = dataset_of(random_pairs(40), 100, repeat=repeat)
-    assert dataset.options().autotune.enabled is False
-    assert dataset.take(2).options().autotune.enabled is False
-    # Nor is each second batch dropped, where two workers read it: they have `shard` for that.
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    assert policy == tf.data.experimental.AutoShardPolicy.OFF
+def test_order_is_that_of_seed_and_pass():
+    pairs = random_pairs()
+    dataset = dataset_of(pairs, seed=1)
+    first, second = batches_of(dataset), batches_of(dataset)
+    assert batches_of(dataset_of(pairs, seed=1)) == first
+    other = batches_of(dataset_of(pairs, seed=2))
+    for batches in (second, other):
+        assert batches != first and sorted(numbers_of(batches)) == list(range(500))
+        # Not only the order of the batches: also which pairs of equal length come together.
+        assert sorted(map(str, batches)) != sorted(map(str, first))
+    # Nor are they in the order of their lengths.
+    lengths = [len(source[0]) for source, _, _ in first]
+    assert lengths != sorted(lengths) and len(set(lengths[:8])) > 3
+    # Each length has a bucket of its own: what belongs together is the same for every seed.
+    pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
+    one, two = (batches_of(dataset_of(pairs, 15, 15, seed=seed)) for seed in (1, 2))
+    assert one != two and sorted(one) == sorted(two)
 
 
-# What cannot be.
+def test_no_shuffling():
+    dataset = dataset_of(random_pairs(), shuffle=False)
+    first = batches_of(dataset)
+    assert first == batches_of(dataset)
+    lengths = [max(len(source[0]), len(target[0])) for source, _, target in first]
+    assert lengths == sorted(lengths)
 
 
-@pytest.mark.parametrize(
-    "pairs, reason",
-    [([], "kept 0 of 0 pairs."), ([("", "7"), ("7", "")], "dropped 1 with an empty source, 1 w")],
-)
-def test_nothing_is_left(pairs, reason):
-    with pytest.raises(ValueError, match="No sentence pairs remain to learn from: ") as caught:
-        dataset_of(pairs)
-    assert reason in str(caught.value)
+def small(**options):
+    return dataset_of(random_pairs(40), 100, seed=5, **options)
 
 
-def test_budget_that_cannot_hold_a_sentence():
-    assert len(dataset_of(pairs_of_lengths([(29, 20), (20, 29)]), 30, max_length=30)) == 2
-    with pytest.raises(ValueError, match="tokens_per_batch=29 cannot hold .* max_length=30"):
-        dataset_of(random_pairs(5), 29, max_length=30)
+def uninterrupted(**options):
+    """All batches of three passes, and how many there are in one."""
+    dataset = small(**options)
+    return [batch for _ in range(3) for batch in batches_of(dataset)], len(dataset)
 
 
-@pytest.mark.parametrize(
-    "boundaries", [[], [10, 29], [30, 10], [10, 10, 30], [0, 30], [10, 201]], ids=str
-)
-def test_unfit_boundaries(boundaries):
-    with pytest.raises(ValueError, match="must ascend .* max_length=30 to tokens_per_batch=200"):
-        dataset_of(random_pairs(5), 200, boundaries=boundaries)
-    assert len(dataset_of(random_pairs(5), 200, boundaries=np.array([10, 200]))) >= 1
+@pytest.mark.parametrize("shuffle, repeat", [(True, False), (False, True)])
+def test_goes_on_at_any_position(shuffle, repeat):
+    whole, steps = uninterrupted(shuffle=shuffle)
+    dataset = small(shuffle=shuffle, repeat=repeat)
+    for step in (2 * steps - 1, 0, 1, steps - 1, steps, steps + 3):
+        tf.random.set_seed(step)  # nobody else's seed has a say
+        np.random.seed(step)
+        dataset.stream.position = dataset.stream.after((0, 0), step)
+        assert batches_of(dataset.take(steps)) == whole[step : step + steps]
+    assert dataset.stream.batches_per_pass == steps
+    # The position behind the last batch of a pass is the next one's begin.
+    for position in ((1, 0), (0, steps)):
+        dataset.stream.position = position
+        assert batches_of(dataset.take(1)) == whole[steps : steps + 1]
+    for position in ((-1, 0), (0, -1), (3, 10**6)):
+        before = dataset.stream.position
+        with pytest.raises(ValueError, match="position must be .pass, batch"):
+            dataset.stream.position = position
+        assert dataset.stream.position == before
 
 
-TOKENIZERS = "source_tokenizer", "target_tokenizer"
+def test_iterator_that_ends_moves_the_position():
+    whole, steps = uninterrupted()
+    dataset = small()
+    iterator = iter(dataset)
+    for _ in range(steps - 1):
+        next(iterator)
+    time.sleep(0.05)  # the last batch is prepared, but not handed out
+    assert dataset.stream.position == (0, 0)
+    next(iterator)  # there is no asking for one more: `fit` does not, it knows the length
+    assert dataset.stream.position == (1, 0)
+    dataset.stream.position = (1, 3)
+    assert batches_of(dataset) == whole[steps + 3 : 2 * steps + 3]
+    assert dataset.stream.position == (2, 3)
 
 
-def test_pairs_of_any_kind():
-    """Any iterable of them, gone through once; nothing is read where a corpus is given as well."""
-    pairs = random_pairs(40)
-    dataset = dataset_of((pair for pair in pairs), seed=3)
-    assert [batches_of(dataset) for _ in range(2)] == [
-        batches_of(other) for other in [dataset_of(pairs, seed=3)] * 2
-    ]
+@pytest.mark.parametrize("count", [12, 40])
+def test_discarded_iterator_moves_nothing(count):
+    """Not even if all of its batches were prepared."""
+    dataset = dataset_of(random_pairs(count), 100)
+    looked_at = iter(dataset)
+    first = batches_of([next(looked_at)])
+    time.sleep(0.05)
+    assert dataset.stream.position == (0, 0)
+    another = iter(dataset)
+    assert batches_of([next(another)]) == first
+    dataset.stream.position = (7, 2)
+    for _ in another:
+        pass
+    assert dataset.stream.position == (7, 2), "nor does one that began before it was set"
 
 
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        (dict(), "Data is missing: pass pairs, source_tokenizer"),
-        (
-            dict(pairs=[("1", "2")], corpus="/nowhere"),
-            "Pass either corpus, or pairs and tokenizers",
-        ),
-        (
-            dict(source_tokenizer=numbers, corpus="/nowhere"),
-            "Pass either corpus, or pairs and tokenizers",
-        ),
-        (dict(pairs=[("1", "2")]), "The source tokenizer, a NoneType, lacks __call__"),
-        (dict(corpus="/nowhere"), "/nowhere"),
-        (dict(pairs=[("1", "2")], seed=-1), "seed must be at least 0, received -1"),
-        (
-            dict(pairs=[("1", "2")], **dict.fromkeys(TOKENIZERS, numbers), shard=(2, 2)),
-            "shard must be .i, n. with i from 0 to n - 1",
-        ),
-        (dict(pairs=[("1", "2")], tokens_per_batch=0), "tokens_per_batch must be at least 1"),
-        (dict(corpus=[]), "A mix must have at least one corpus, and weights above 0"),
-        (dict(corpus=[("a", 1), ("b", 0.0)]), "and weights above 0, received weights 1, 0"),
-        (dict(corpus=[("a", float("nan"))]), "and weights above 0, received weights nan"),
-    ],
-)
-def test_what_to_read_is_said_once(given, message):
-    with pytest.raises(ValueError, match=message):
-        make_dataset(**given)
+PROGRAM = """
+from tests.support.numbered_pairs import batches_of, dataset_of, random_pairs
+import json
+dataset = dataset_of(random_pairs(40), 100, seed=5)
+dataset.stream.position = (1, 4)
+print(json.dumps(batches_of(dataset)))
 
-
-ENDS_WHILE_READING = """
 import keras_transformer as kt
-
 tokenizer = kt.SubwordTokenizer.train(["abcd"], model_type="char")
 pairs = [("abcd" * 12, "cd" * 24)] * 60_000
 batches = iter(kt.make_dataset(pairs, tokenizer, tokenizer, 1_000_000, max_length=100))
@@ -239,7 +218,154 @@ next(batches)
 """
 
 
-def test_a_process_ends_while_the_next_batch_is_made():
-    """TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit."""
-    result = child_process.run([sys.executable, "-c", ENDS_WHILE_READING], capture_output=True)
-    assert result.returncode == 0, result.stderr.decode()
+def test_another_process_has_the_same_batches_and_ends():
+    """Also while the next batch is made.
+
+    TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit.
+    """
+    whole, steps = uninterrupted()
+    start = steps + 4
+    found = json.loads(python("-c", PROGRAM))
+    assert found == [list(batch) for batch in whole[start : start + steps]]
+
+
+def test_fit_goes_from_pass_to_pass():
+    """One pass an epoch where it counts the steps itself, else as many steps as it is told."""
+    pairs = [(text.replace("1", "8"), "9 9") for text, _ in random_pairs(40, longest=9)]
+    sizes = dict(num_layers=1, d_model=8, num_heads=2, d_ff=8, dropout=0.0, max_length=30)
+    model = kt.Transformer(1000, 1000, **sizes)
+    model.compile("sgd", kt.SmoothedCrossEntropy(0.0))
+    options = dict(epochs=3, verbose=0, shuffle=False)
+    for steps, expected in ((None, (3, 0)), (5, (0, 0))):
+        dataset = dataset_of(pairs, 100, 30, repeat=steps is not None)
+        before = int(model.optimizer.iterations)
+        model.fit(dataset, steps_per_epoch=steps, **options)
+        assert model.optimizer.iterations - before == 3 * (steps or len(dataset))
+        assert dataset.stream.position == expected
+
+
+def test_pipelines_are_not_tuned():
+    """TensorFlow's tuner makes the end of a pipeline wait, for as long again as it ran at worst."""
+    dataset = dataset_of(random_pairs(40), 100)
+    assert dataset.take(2).options().autotune.enabled is False
+    # Nor is each second batch dropped, where two workers read it: they have `shard` for that.
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    assert policy == tf.data.experimental.AutoShardPolicy.OFF
+
+
+# Mixes of corpora: each has its share of every pass, and no pair comes before its turn.
+
+SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
+# Of 158 pairs, 158 · 1/3.3, 158 · 2/3.3 and 158 · 0.3/3.3: 47.88, 95.76 and 14.36.
+SHARES = [48, 96, 14]
+
+
+def corpus_of(size, first):
+    """Pairs of random lengths; the first id of both sides numbers them from `first` on."""
+    lengths = np.random.default_rng(first).integers(1, 20, (2, size))
+    return EncodedPairs(
+        *(
+            sentences_of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
+            for side in lengths
+        )
+    )
+
+
+def mix_of(seed=6, **options):
+    corpora = [corpus_of(size, 1000 * (i + 1)) for i, size in enumerate(SIZES)]
+    options |= dict(tokens_per_batch=77, max_length=20, boundaries=np.array(bucket_boundaries(20)))
+    return BatchStream(corpora, WEIGHTS, seed=seed, **options)
+
+
+def passes_of(stream, count):
+    """The pairs of each pass, as (corpus, number)."""
+    for number in range(count):
+        batches = [stream.batch(number, index) for index in range(stream.batches_in(number))]
+        yield [divmod(row[0] - 1000, 1000) for source, _, _ in batches for row in source.tolist()]
+        assert stream.after((number, 0), len(batches)) == (number + 1, 0)
+
+
+def test_shares_are_exact_and_pairs_come_equally_often():
+    counts = collections.Counter()
+    passes = list(passes_of(mix_of(), 7))
+    for found in passes:
+        in_pass = collections.Counter(corpus for corpus, _ in found)
+        assert [in_pass[corpus] for corpus in range(3)] == SHARES
+        counts.update(found)
+        for corpus, size in enumerate(SIZES):
+            often = [counts[corpus, number] for number in range(size)]
+            assert max(often) - min(often) <= 1
+    assert sorted(passes[0]) != sorted(passes[1])
+    one, other = (list(passes_of(mix_of(seed), 2)) for seed in (6, 7))
+    assert one == passes[:2] != other
+    # Where nothing is drawn, each corpus from its beginning, and on from there.
+    first, second = passes_of(mix_of(None), 2)
+    assert sorted(first)[:48] == [(0, number) for number in range(48)]
+    assert sorted(second)[:48] == [(0, number) for number in range(48, 96)]
+
+
+def test_passes_may_have_different_numbers_of_batches():
+    whole = batches_of(stream_dataset(mix_of(repeat=True)).take(150))
+    sizes = [mix_of().batches_in(number) for number in range(4)]
+    assert len(set(sizes)) > 1 and sum(sizes) < 150
+    dataset = stream_dataset(mix_of())
+    assert len(dataset) == dataset.stream.batches_per_pass == sizes[0]
+    for step in (0, sizes[0], sizes[0] + sizes[1] - 1, sum(sizes[:3]) + 4):
+        dataset.stream.position = position = dataset.stream.after((0, 0), step)
+        assert step == sum(sizes[: position[0]]) + position[1] and position[1] < sizes[position[0]]
+        assert batches_of(dataset) == whole[step : step + sizes[0]]
+        assert dataset.stream.position == dataset.stream.after((0, 0), step + sizes[0])
+
+
+def test_a_corpus_without_a_pair_to_learn_from():
+    empty = EncodedPairs(sentences_of([[]] * 3), sentences_of([[4]] * 3))
+    sizes = dict(tokens_per_batch=77, max_length=20, boundaries=np.array([20]))
+    with pytest.raises(ValueError, match="No sentence pairs remain to learn .* kept 0 of 3 pairs"):
+        BatchStream([corpus_of(5, 1000), empty], [1, 1], **sizes)
+
+
+def test_corpora_of_other_vocabularies(monkeypatch):
+    class Corpus:
+        def __init__(self, path):
+            self.path, self.tokenizers = path, [self, self]
+            self.model = path[0]
+
+    monkeypatch.setattr("keras_transformer.data.dataset.PreparedCorpus", Corpus)
+    with pytest.raises(ValueError, match="b1 was prepared with other vocabularies than a1: only"):
+        open_corpora([("a1", 3), (Corpus("b1"), 1)])
+    opened, weights = open_corpora([("a1", 3), ("a2", 0.5)])
+    assert weights == [3, 0.5] and [corpus.path for corpus in opened] == ["a1", "a2"]
+
+
+# What cannot be.
+
+PAIRS = dict(pairs=[("1", "2")])
+GIVEN = PAIRS | dict(source_tokenizer=numbers, target_tokenizer=numbers)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({}, "Data is missing: pass pairs, source_tokenizer"),
+        (PAIRS | dict(corpus="/nowhere"), "Pass either corpus, or pairs and tokenizers"),
+        (dict(source_tokenizer=numbers, corpus="/nowhere"), "Pass either corpus, or pairs and"),
+        (PAIRS, "The source tokenizer, a NoneType, lacks __call__"),
+        (dict(corpus="/nowhere"), "/nowhere"),
+        (GIVEN | dict(pairs=[("", "7")]), "kept 0 of 1 pair; dropped 1 with an empty source"),
+        (GIVEN | dict(seed=-1), "seed must be at least 0, received -1"),
+        (GIVEN | dict(shard=(2, 2)), "shard must be .i, n. with i from 0 to n - 1"),
+        (GIVEN | dict(tokens_per_batch=0), "tokens_per_batch must be at least 1"),
+        (GIVEN | dict(tokens_per_batch=9, max_length=10), "tokens_per_batch=9 cannot hold .*=10"),
+        (GIVEN | dict(boundaries=[]), "boundaries must ascend to a length from max_length=512"),
+        (GIVEN | dict(max_length=30, boundaries=[10, 29]), "must ascend .* received .10, 29."),
+        (GIVEN | dict(max_length=30, boundaries=[10, 10, 30]), "must ascend"),
+        (GIVEN | dict(boundaries=[0, 600]), "must ascend"),
+        (GIVEN | dict(boundaries=[10, 8193]), "must ascend .* to tokens_per_batch=8192"),
+        (dict(corpus=[]), "A mix must have at least one corpus, and weights above 0"),
+        (dict(corpus=[("a", 1), ("b", 0.0)]), "and weights above 0, received weights 1, 0"),
+        (dict(corpus=[("a", float("nan"))]), "and weights above 0, received weights nan"),
+    ],
+)
+def test_what_cannot_be_read(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_dataset(**given)

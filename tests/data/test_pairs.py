@@ -4,6 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs, read_sides
 from tests.support.numbered_pairs import numbers, sentences_of
@@ -37,43 +39,21 @@ def test_joined():
     assert EncodedPairs.concatenate([first]) is first
 
 
-ROWS = [[5, 6, 7], [], [4], [9, 9], [], [8, 5, 5, 5]]
+sentences = st.lists(st.integers(4, 255), max_size=5)
 
 
-def shards(sizes, dtype):
-    """`ROWS` cut into shards of so many sentences."""
-    start = 0
-    for size in sizes:
-        rows = ROWS[start : start + size]
-        start += size
-        yield np.array(sum(rows, []), dtype), np.cumsum([0, *map(len, rows)])
-
-
-@pytest.mark.parametrize("sizes", [[6], [2, 4], [1, 0, 2, 3], [3, 2, 1]])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
-def test_gathers_rows_in_any_order(sizes, dtype):
-    sentences = Sentences(list(shards(sizes, dtype)))
-    assert sentences.lengths.tolist() == [3, 0, 1, 2, 0, 4]
-    for rows in ([5, 0, 1, 3, 0], [4], [], list(range(6))):
-        ids, lengths = sentences.gather(np.array(rows, np.int64))
-        assert ids.dtype == np.int32 and lengths.tolist() == [len(ROWS[row]) for row in rows]
-        assert ids.tolist() == [id for row in rows for id in ROWS[row]]
-
-
-def test_of_lists_and_of_nothing():
-    ids, lengths = sentences_of(ROWS).gather(np.array([3, 2]))
-    assert ids.tolist() == [9, 9, 4] and lengths.tolist() == [2, 1]
-    assert len(Sentences([]).lengths) == len(sentences_of([]).lengths) == 0
-
-
-def test_memory_mapped_files(tmp_path):
-    paths = []
-    for number, (ids, offsets) in enumerate(shards([2, 4], np.uint16)):
-        paths.append([tmp_path / f"{number}.{name}.npy" for name in ("ids", "offsets")])
-        np.save(paths[-1][0], ids)
-        np.save(paths[-1][1], offsets)
-    sentences = Sentences([tuple(np.load(p, mmap_mode="r") for p in pair) for pair in paths])
-    assert sentences.gather(np.array([5, 3]))[0].tolist() == [8, 5, 5, 5, 9, 9]
+@given(st.lists(st.lists(sentences, max_size=4), max_size=4), st.data())
+def test_gathers_any_rows_of_any_shards(shards, data):
+    dtype = data.draw(st.sampled_from([np.uint8, np.uint16, np.int32]))
+    rows = [row for shard in shards for row in shard]
+    stored = Sentences(
+        [(np.array(sum(x, []), dtype), np.cumsum([0, *map(len, x)])) for x in shards]
+    )
+    assert stored.lengths.tolist() == list(map(len, rows))
+    wanted = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
+    ids, lengths = stored.gather(np.array(wanted, np.int64))
+    assert ids.dtype == np.int32 and lengths.tolist() == [len(rows[row]) for row in wanted]
+    assert ids.tolist() == [id for row in wanted for id in rows[row]]
 
 
 def test_long_sentences():
@@ -85,7 +65,6 @@ def test_long_sentences():
     [
         (["hello world"], "'hello world'"),
         ({"source": ["a"], "target": ["b"]}, "'source'"),
-        ("train.tsv", "'t'"),
         ([("a",)], "('a',)"),
         ([("a", "b"), ("a", None)], "('a', None)"),
     ],

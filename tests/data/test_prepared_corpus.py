@@ -1,6 +1,8 @@
-"""Prepared corpora: opened whole or refused, with the ids that are served."""
+"""Prepared corpora: the same bytes whatever happens; opened whole or refused."""
 
-import json
+import collections
+import os
+import resource
 import shutil
 
 import numpy as np
@@ -8,148 +10,191 @@ import pytest
 import sentencepiece
 
 import keras_transformer as kt
-from tests.support.hostile_lines import hostile, lines_with_numbers, repetitive
+from keras_transformer.data import prepared_corpus as module
+from keras_transformer.data import text_files
+from keras_transformer.data.text_files import load_corpus, sample_rows
+from keras_transformer.tokenizers import saved
 from tests.support.made_up_text import write_text
+from tests.support.paths import FIXTURES
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prepared")
-    texts = write_text(folder, 331)
-    valid = folder / "valid.tsv"
-    # Ends of lines that are none, a mark that is one, and an empty side.
-    valid.write_bytes("\ufeff\ufeffone\ta\r\r\n\ttwo\u2028\x85\nthree\t\n".encode())
-    config = kt.PrepareConfig(*texts, valid_source=str(valid), vocabulary_size=300)
-    kt.prepare(config, folder / "corpus", processes=1)
-    return folder
-
-
-@pytest.fixture
-def corpus(made, tmp_path):
-    return shutil.copytree(made / "corpus", tmp_path / "corpus")
-
-
-def test_what_is_in_it(made):
-    corpus = kt.PreparedCorpus(made / "corpus")
-    pairs = kt.read_pairs(made / "part-*.source", made / "part-*.target")
-    assert len(corpus) == len(corpus.pairs) == 331
-    assert corpus.valid == kt.read_pairs(made / "valid.tsv")
-    assert corpus.valid[0] == ("\ufeffone", "a\r", "")
-    source, target = corpus.tokenizers
-    assert source.vocabulary_size == target.vocabulary_size == 300
-    rows = np.array([330, 0, 17])
-    for side, texts in enumerate(zip(*[pairs[row] for row in rows], strict=True)):
-        if side < 2:
-            ids, lengths = (corpus.pairs.source, corpus.pairs.target)[side].gather(rows)
-            expected = (source, target)[side](list(texts))
-            assert ids.tolist() == expected.flat_values.numpy().tolist()
-            assert lengths.tolist() == expected.row_lengths().numpy().tolist()
-    assert corpus.options["vocabulary_size"] == 300 and corpus.options["seed"] == 1
-    assert corpus.fingerprints["train"]["pairs"] == 331
-
-
-def test_it_can_be_moved(corpus, tmp_path):
-    shutil.move(corpus, tmp_path / "elsewhere")
-    assert len(kt.PreparedCorpus(tmp_path / "elsewhere").pairs) == 331
-
-
-NAMES = ["00000.ids.npy", "00000.offsets.npy", "source.spm", "target.spm", "valid.source"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "deleted"])
-def test_a_damaged_file_is_named(corpus, name, damage):
-    path = corpus / name
-    data = path.read_bytes()
-    if damage == "deleted":
-        path.unlink()
-        expected = f"{corpus} lacks {name}: prepare the corpus again."
-    else:
-        flipped = data[:-7] + bytes([data[-7] ^ 1]) + data[-6:]
-        path.write_bytes({"truncated": data[:-1], "emptied": b"", "flipped": flipped}[damage])
-        expected = f"{path} has been changed or truncated: prepare it again."
-    with pytest.raises(ValueError) as caught:
-        kt.PreparedCorpus(corpus)
-    assert str(caught.value) == expected
-
-
-@pytest.mark.parametrize("content", ["", '{"format": 1', "[]"])
-def test_a_damaged_manifest_is_named(corpus, content):
-    (corpus / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match="manifest.json (is corrupted|holds no JSON object)"):
-        kt.PreparedCorpus(corpus)
-
-
-def test_another_version_and_no_corpus_at_all(corpus, tmp_path):
-    manifest = json.loads((corpus / "manifest.json").read_text())
-    (corpus / "manifest.json").write_text(json.dumps(manifest | {"format": 2}))
-    with pytest.raises(ValueError, match="was prepared by another version, in format 2, but this"):
-        kt.PreparedCorpus(corpus)
-    for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(
-            ValueError, match=f"{path} is not a prepared corpus .manifest.json is missing"
-        ):
-            kt.PreparedCorpus(path)
+@pytest.fixture(scope="module", autouse=True)
+def small_shards():
+    """Two blocks each, of some kilobytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "BLOCK", 1 << 12)
+        patch.setattr(module, "SHARD", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """1,000 hostile lines and, on the other side, 1,000 that rounding decides."""
-    folder = tmp_path_factory.mktemp("text")
-    lines = [line for line in hostile(1700) if b"\n" not in line and is_utf8(line)]
-    sides = {"source": lines[:1000], "target": repetitive(1000)}
-    for name, side in sides.items():
-        (folder / name).write_bytes(b"".join(line + b"\n" for line in side))
-    learned = folder / "learned.tsv"
-    learned.write_text("".join(f"{line}\t{line}\n" for line in lines_with_numbers()))
-    return folder
+    """513 pairs in three shards of text."""
+    return write_text(tmp_path_factory.mktemp("text"), 513, shards=3)
 
 
-def is_utf8(line):
+@pytest.fixture(scope="module")
+def options(text):
+    return dict(train_source=text[0], train_target=text[1], valid_fraction=0.1, seed=3)
+
+
+@pytest.fixture(scope="module")
+def made(options, tmp_path_factory):
+    path = tmp_path_factory.mktemp("prepared") / "corpus"
+    kt.prepare(kt.PrepareConfig(**options, vocabulary_size=400), path, processes=1)
+    return path
+
+
+def contents(path):
+    return {name: (path / name).read_bytes() for name in sorted(os.listdir(path))}
+
+
+def sentences(corpus):
+    """Both sides as lists of lists of ids."""
+    for side in (corpus.pairs.source.shards, corpus.pairs.target.shards):
+        rows = []
+        for ids, offsets in side:
+            rows += [part.tolist() for part in np.split(ids, offsets[1:-1].astype(int))]
+        yield rows
+
+
+def test_a_corpus_is_its_text_as_ids(made, text, options):
+    corpus = kt.PreparedCorpus(made)
+    read = load_corpus(kt.TrainConfig(**options))
+    assert sorted([*read.train, *read.valid]) == sorted(kt.read_pairs(*text))
+    assert len(corpus) == len(read.train) and corpus.valid == read.valid
+    names = [name for name in contents(made) if "ids" in name]
+    assert len(names) > 3 and names == [f"{n:05}.ids.npy" for n in range(len(names))]
+    for side, rows in enumerate(sentences(corpus)):
+        assert rows == corpus.tokenizers[side]([pair[side] for pair in read.train]).to_list()
+    for ids, offsets in corpus.pairs.source.shards + corpus.pairs.target.shards:
+        assert not ids.flags.owndata and ids.dtype == np.uint16  # memory-mapped
+        assert not offsets.flags.owndata and offsets.dtype == np.uint32
+    assert corpus.tokenizers[0].vocabulary_size == corpus.options["vocabulary_size"] == 400
+    assert corpus.options["seed"] == 3 and corpus.fingerprints["train"]["pairs"] == len(read.train)
+
+
+def test_the_same_bytes_with_any_number_of_processes(made, options, tmp_path, capsys):
+    kt.prepare(kt.PrepareConfig(**options, vocabulary_size=400), tmp_path / "three", processes=3)
+    assert contents(tmp_path / "three") == contents(made)
+    corpus = kt.PreparedCorpus(made)
+    said = f"{len(corpus)} training pairs, {len(corpus.valid)} for validation"
+    assert said in capsys.readouterr().err
+
+
+def test_vocabularies_are_those_of_a_training(text, tmp_path):
+    """On a sample of the lines, and in their order; of any validation text."""
+    valid = tmp_path / "valid.tsv"
+    # Ends of lines that are none, a mark that is one, and an empty side.
+    valid.write_bytes("\ufeff\ufeffone\ta\r\r\n\ttwo\u2028\x85\nthree\t\n".encode())
+    options = dict(vocabulary_size=350, model_type="unigram", lowercase=True, nfkc=False)
+    own = dict(vocabulary_sample=217, joint_vocabulary=False, valid_source=str(valid))
+    kt.prepare(kt.PrepareConfig(*text, **options, **own), tmp_path / "corpus", processes=1)
+    rows = sample_rows(513, 217, seed=1)
+    sides = list(zip(*[kt.read_pairs(*text)[row] for row in rows], strict=True))[:2]
+    for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
+        expected = kt.SubwordTokenizer.train(side, **options).model
+        assert (tmp_path / "corpus" / name).read_bytes() == expected
+    found = kt.PreparedCorpus(tmp_path / "corpus").valid
+    assert found == kt.read_pairs(valid) and found[0] == ("\ufeffone", "a\r", "")
+
+
+def test_segmentations_are_sampled(text, tmp_path):
+    """Each pair comes as often as wanted, in other pieces each time; the fingerprint is its own."""
+    options = dict(vocabulary_size=400, model_type="unigram", subword_sampling=0.3, samples=3)
+    for name in ("one", "other"):
+        kt.prepare(kt.PrepareConfig(*text, **options), tmp_path / name, processes=1)
+    one, other = (kt.PreparedCorpus(tmp_path / name) for name in ("one", "other"))
+    assert len(one) == len(one.pairs) == 3 * 513
+    prints = [corpus.fingerprints["train"]["sha256"] for corpus in (one, other)]
+    assert len(set(prints)) == 2 and list(sentences(one)) != list(sentences(other))
+    for side, rows in enumerate(sentences(one)):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=one.tokenizers[side].model)
+        texts = [pair[side] for pair in kt.read_pairs(*text)]
+        assert collections.Counter(processor.decode(rows)) == collections.Counter(3 * texts)
+        assert len(set(map(tuple, rows))) > 2 * len(texts)
+
+
+def test_vocabularies_of_another_corpus_or_run_are_taken(made, text, tmp_path):
+    run = FIXTURES / "format-1" / "run"  # of characters, for both sides
+    for origin, options in ((made, ("bpe", 400, True)), (run, ("char", None, True))):
+        output = tmp_path / options[0]
+        kt.prepare(kt.PrepareConfig(*text, vocabularies=str(origin)), output, processes=1)
+        corpus = kt.PreparedCorpus(output)
+        assert [tokenizer.model for tokenizer in corpus.tokenizers] == list(saved.read(origin))
+        names = "model_type", "vocabulary_size", "joint_vocabulary"
+        assert tuple(corpus.options[name] for name in names) == options
+    other = kt.PrepareConfig(*text, vocabularies=str(made), model_type="char")
+    with pytest.raises(ValueError, match="model_type must be 'bpe' .* received 'char'"):
+        kt.prepare(other, tmp_path / "third")
+
+
+# What is damaged.
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"format": 1', "manifest.json is corrupted"),
+        ("[]", "manifest.json holds no JSON object"),
+        ('{"format": 3}', "was prepared by another version, in format 3, but this"),
+        ('{"format": 2, "files": {}}', "manifest.json was changed or is corrupted"),
+        ('{"format": 1, "files": {}}', "manifest.json lacks fingerprints, options, shards"),
+        (None, "is not a prepared corpus .manifest.json is missing"),
+    ],
+)
+def test_a_damaged_manifest_is_named(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=f"{tmp_path}.*{message}"):
+        kt.PreparedCorpus(tmp_path)
+
+
+def test_a_missing_file_is_named(made, tmp_path):
+    """Files that are damaged: `tests/runs/test_opening.py`. A whole corpus may be moved."""
+    corpus = shutil.copytree(made, tmp_path / "corpus")
+    assert len(kt.PreparedCorpus(corpus).pairs) == len(kt.PreparedCorpus(made))
+    (corpus / "00000.ids.npy").unlink()
+    with pytest.raises(ValueError, match=f"{corpus} lacks 00000.ids.npy: prepare the corpus"):
+        kt.PreparedCorpus(corpus)
+
+
+# What goes wrong leaves nothing behind.
+
+
+def test_only_into_an_empty_directory(text, tmp_path):
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is not empty: choose another --output"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "full")
+    with pytest.raises(ValueError, match="processes must be at least 1, received 0"):
+        kt.prepare(kt.PrepareConfig(*text), tmp_path / "other", processes=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_a_full_disk_is_one_sentence(text, tmp_path, monkeypatch):
+    """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
+    monkeypatch.setattr(module, "SHARD", 64)
+    options = dict(vocabulary_size=300, vocabulary_sample=30, nfkc=False)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        line.decode()
-        return True
-    except UnicodeDecodeError:
-        return False
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        with pytest.raises(ValueError, match="corpus cannot be created: File too large"):
+            kt.prepare(kt.PrepareConfig(*text, **options), tmp_path / "corpus", processes=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
-SIZES = [("bpe", 600), ("unigram", 700), ("char", None), ("word", 90)]
-
-
-@pytest.mark.parametrize("model_type, size", SIZES)
-def test_ids_are_those_that_are_served(text, tmp_path, model_type, size):
-    options = dict(vocabulary_size=size, model_type=model_type)
-    vocabulary = kt.PrepareConfig(str(text / "learned.tsv"), **options, joint_vocabulary=False)
-    kt.prepare(vocabulary, tmp_path / "learned", processes=1)
-    config = kt.PrepareConfig(
-        str(text / "source"), str(text / "target"), vocabularies=str(tmp_path / "learned")
-    )
-    kt.prepare(config, tmp_path / "corpus", processes=1)
-    corpus = kt.PreparedCorpus(tmp_path / "corpus")
-    pairs = kt.read_pairs(text / "source", text / "target")
-    assert len(pairs) == 1000
-    for side, sentences in enumerate((corpus.pairs.source, corpus.pairs.target)):
-        served = corpus.tokenizers[side]([pair[side] for pair in pairs])
-        ((ids, offsets),) = sentences.shards
-        assert offsets.tolist() == served.row_splits.numpy().tolist()
-        assert ids.tolist() == served.flat_values.numpy().tolist()
-
-
-@pytest.mark.slow
-def test_three_hundred_thousand_pairs(tmp_path):
-    """Any sentence is its text, and every pair comes once a pass."""
-    text = write_text(tmp_path, 300_007, shards=3, words=500, length=5)
-    config = kt.PrepareConfig(*text, vocabulary_size=900, vocabulary_sample=5000)
-    kt.prepare(config, tmp_path / "corpus")
-    corpus = kt.PreparedCorpus(tmp_path / "corpus")
-    rows = np.array([0, 262_143, 262_144, 300_006, *range(5, 300_000, 2999)])
-    pairs = kt.read_pairs(*text)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=corpus.tokenizers[0].model)
-    for side, sentences in enumerate((corpus.pairs.source, corpus.pairs.target)):
-        ids, lengths = sentences.gather(rows)
-        expected = processor.encode([pairs[row][side] for row in rows])
-        assert np.split(ids, np.cumsum(lengths)[:-1])[3].tolist() == expected[3]
-        assert ids.tolist() == [one for row in expected for one in row]
-    dataset = kt.make_dataset(corpus=corpus, tokens_per_batch=16_000, max_length=300)
-    taken = sum(len(target) for _, target in dataset)
-    assert taken == 300_007
+def test_a_bad_line_in_the_middle(tmp_path):
+    (tmp_path / "text").mkdir()
+    patterns = write_text(tmp_path / "text", 513, shards=3)
+    path = tmp_path / "text" / "part-01.target"
+    lines = path.read_bytes().split(b"\n")
+    lines[120] = b"ab\xffc"
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(ValueError, match=f"{path} line 121 is not valid UTF-8 at byte 3"):
+        kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
+    (tmp_path / "text" / "empty.tsv").write_text("\t\n \t \n")
+    with pytest.raises(ValueError, match="every line of the text is empty"):
+        kt.prepare(kt.PrepareConfig(str(tmp_path / "text" / "empty.tsv")), tmp_path / "corpus")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["text"]

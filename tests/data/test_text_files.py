@@ -1,16 +1,30 @@
 """Parallel text files: what is read from them, and the sentence that tells what is wrong."""
 
+import codecs
+import dataclasses
 import gzip
 import os
 import threading
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+import keras_transformer as kt
+from keras_transformer.data import text_files
 from keras_transformer.data.pairs import Pair
-from keras_transformer.data.text_files import read_lines, read_pairs
-
-SOURCE = ["a cat", "", "  zwölf Boxkämpfer ", "東京 🙂"]
-TARGET = ["eine Katze", "leer", "", "\u202eрыба\u0301"]
+from keras_transformer.data.text_files import (
+    TrainingText,
+    decode,
+    hash_numbers,
+    load_corpus,
+    load_valid,
+    read_lines,
+    read_pairs,
+    sample_rows,
+)
 
 
 @pytest.fixture
@@ -34,89 +48,92 @@ def message_of(function, *arguments):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("extension", ["txt", "de", "txt.gz"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-@pytest.mark.parametrize("last", [True, False], ids=["closed", "open"])
-def test_two_files(write, extension, newline, last):
-    source, target = (
-        write(f"{name}.{extension}", newline.join(lines) + newline * last)
-        for name, lines in (("source", SOURCE), ("target", TARGET))
-    )
-    pairs = read_pairs(source, target)
-    assert pairs == [Pair(*row) for row in zip(SOURCE, TARGET, strict=True)]
-    assert pairs[0].source == "a cat" and pairs[0].target == "eine Katze" and pairs[0].group == ""
-    assert read_pairs(str(source), str(target)) == pairs
+# Any content.
+
+UNREADABLE = "is not valid UTF-8 at byte {}: convert the file."
 
 
-@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-def test_table(write, name, newline):
-    rows = newline.join("\t".join(row) for row in zip(SOURCE, TARGET, strict=True))
-    expected = [Pair(*row) for row in zip(SOURCE, TARGET, strict=True)]
-    path = write(name, rows)
-    assert read_pairs(path) == expected
-    assert read_pairs(str(path)) == expected
+def by_hand(path, content):
+    """What is read from the content of a file: its lines, or rows of a table, or an error."""
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            return f"{path} line {number} {UNREADABLE.format(error.start + 1)}"
+    if not lines:
+        return f"{path} is empty: expected one sentence per line."
+    lines = [line.removesuffix(b"\r").decode() for line in lines]
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows if path.suffix == ".tsv" else [], 1):
+        if len(row) != 2:
+            found = f"{len(row)} column{'s' * (len(row) > 1)}"
+            return f"{path} line {number} has {found}, expected 2."
+    return [Pair(*row) for row in rows] if path.suffix == ".tsv" else lines
 
 
-def test_only_a_newline_ends_a_line(write):
-    # What str.splitlines takes for line ends besides, a lone CR and a NUL.
+def found_in(path):
+    try:
+        return (read_pairs if path.suffix == ".tsv" else read_lines)(path)
+    except ValueError as error:
+        return str(error)
+
+
+# Ends of lines, marks, what str.splitlines takes for ends besides, halves of characters; any bytes.
+TEXT = [b"\n", b"\n", b"\r\n", b"\r", b"\t", b"a\tb\n", b"c\td\r\n", b"\x1c", b"\x00", b"word"]
+TEXT += [one.encode() for one in "\ufeff\u2028\x85é🙂"]
+FRAGMENTS = [*TEXT, b"\xc3", b"\x80", b"\xed\xa0\x80"]
+contents = st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=3)).map(b"".join)
+texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
+
+
+@given(
+    contents | texts,
+    st.sampled_from(["a.txt", "a.tsv", "a.gz"]),
+    st.booleans(),
+    st.sampled_from([3, 5, 8, 1 << 20]),
+)
+@example(b"one\ntwo\nthree\xff\n", "a.txt", False, 5)
+@example(b"one\n\n\nfour\xff\n", "a.txt", False, 1 << 20)
+@example("ab\n\ufeffb\n".encode(), "a.txt", False, 3)
+@example(b"a\tb\nc\td\te\n", "a.tsv", False, 1 << 20)
+def test_any_bytes_are_lines_or_a_sentence(tmp_path_factory, content, name, is_packed, size):
+    """Packed or not, whatever its name, in blocks of any size."""
+    path = tmp_path_factory.mktemp("text") / name
+    is_packed |= path.suffix == ".gz" or content[:2] == text_files.GZIPPED
+    path.write_bytes(gzip.compress(content) if is_packed else content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "BLOCK", size)
+        found = found_in(path)
+    expected = by_hand(path, content)
+    if path.suffix == ".tsv" and isinstance(found, str):  # the first block's error comes first
+        assert isinstance(expected, str) and found.startswith(f"{path} ")
+    else:
+        assert found == expected
+
+
+@given(st.data())
+def test_damaged_packed_files_are_read_alike_or_named(tmp_path_factory, data):
+    lines = [f"hello world {i}" for i in range(200)]
+    whole = gzip.compress("\n".join(lines).encode(), mtime=1)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[place] ^ data.draw(st.integers(1, 255))
+    cut = data.draw(st.booleans())
+    path = tmp_path_factory.mktemp("packed") / "a.gz"
+    path.write_bytes(whole[:place] + (b"" if cut else bytes([flipped]) + whole[place + 1 :]))
+    found = found_in(path)
+    assert found == lines or isinstance(found, str) and found.startswith(f"{path} "), found
+    assert not cut or isinstance(found, str)
+
+
+def test_lines_by_hand(write):
+    """Only a newline ends a line; what str.splitlines takes for ends besides does not."""
     line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\x00k"
-    path = write("source.txt", f"{line}\nnext\n")
-    assert read_lines(path) == [line, "next"]
-    for content, lines in {"\n": [""], "\n\n": ["", ""], "a\n\n": ["a", ""], "\r\n": [""]}.items():
-        assert read_lines(write("file.txt", content)) == lines
-    assert read_pairs(path, path) == [(line, line, ""), ("next", "next", "")]
-
-
-@pytest.mark.parametrize("source_is_longer", [True, False])
-def test_unequal_line_counts(write, source_is_longer):
-    longer, shorter = write("longer", "1\n2\n3\n4\n5\n"), write("shorter", "1\n2\n3")
-    paths = (longer, shorter) if source_is_longer else (shorter, longer)
-    message = message_of(read_pairs, *paths)
-    assert f"{longer} has 5 lines" in message or f"{longer} has 5:" in message
-    assert f"{shorter} has 3 lines" in message or f"{shorter} has 3:" in message
-    assert f"{shorter} ends before line 4 of {longer}" in message
-
-
-@pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("extension", ["txt", "gz"])
-def test_files_that_cannot_be_read(write, tmp_path, side, extension):
-    good, bad = write("good.txt", "a\n"), tmp_path / f"bad.{extension}"
-
-    def message():
-        text = message_of(read_pairs, *((bad, good) if side == 0 else (good, bad)))
-        assert str(bad) in text
-        return text
-
-    assert "No file matches" in message()
-    bad.mkdir()
-    assert "Is a directory" in message()
-    bad.rmdir()
-    bad.write_bytes(gzip.compress(b"") if extension == "gz" else b"")
-    assert "is empty" in message()
-
-
-def test_gzipped_files_that_are_damaged(tmp_path):
-    whole, path = gzip.compress(b"hello world\n" * 1000), tmp_path / "file.gz"
-    for damaged, reason in (
-        (b"hello world\n", "Not a gzipped file"),
-        (whole[:-12], "ended before the end-of-stream marker"),
-        (whole[:20] + b"\xff" * 10 + whole[30:], "Error -3 while decompressing"),
-        (whole[:-8] + b"\x00" * 8, "CRC check failed"),
-    ):
-        path.write_bytes(damaged)
-        message = message_of(read_lines, path)
-        assert message.startswith(f"{path} cannot be read (") and reason in message
-        assert message.endswith("): it is truncated or corrupted.")
-
-
-@pytest.mark.parametrize("extension", ["txt", "en", "tsv"])
-def test_gzipped_files_of_any_name(write, extension):
-    content = gzip.compress("a\tä\nb\tö\n".encode())
-    path, plain = write(f"file.{extension}", content), write("plain.tsv", "a\tä\nb\tö\n")
-    assert read_lines(path) == read_lines(plain)
-    if extension == "tsv":
-        assert read_pairs(path) == read_pairs(plain)
+    path = write("source.txt", f"\ufeff\ufeff{line}\r\n\ufeffnext\n\n")
+    assert read_lines(path) == [f"\ufeff{line}", "\ufeffnext", ""]
+    assert read_pairs(write("pairs.tsv.gz", "a\tb\n\tc\r\n")) == [Pair("a", "b"), Pair("", "c")]
 
 
 def test_text_from_a_pipe(tmp_path):
@@ -128,34 +145,30 @@ def test_text_from_a_pipe(tmp_path):
         (tmp_path / "pipe").unlink()
 
 
-@pytest.mark.parametrize("name", ["file.txt", "file.gz", "file.tsv"])
-@pytest.mark.parametrize(
-    "row, byte",
-    [
-        (b"\xff", 1),
-        (b"ab\xff\tc", 3),
-        ("ä".encode("latin-1"), 1),
-        ("zwölf".encode()[:3], 3),  # cut in the middle of a character
-        (b"x\xed\xa0\x80", 2),  # a surrogate
-    ],
-    ids=ascii,
-)
-def test_invalid_utf8(write, name, row, byte):
-    path = write(name, b"a\tb\nc\td\n" + row + b"\ne\tf\n")
-    read = read_pairs if name.endswith("tsv") else read_lines
-    message = message_of(read, path)
-    assert message.startswith(f"{path} line 3 is not valid UTF-8 at byte {byte}:")
+# Files that do not fit together.
 
 
-@pytest.mark.parametrize(
-    "row, found", [("alone", "1 column"), ("", "1 column"), ("a\tb\tc", "3 columns")]
-)
-def test_table_with_another_number_of_columns(write, row, found):
-    path = write("pairs.tsv", f"a\tb\n{row}\nc\td\n")
-    assert message_of(read_pairs, path).startswith(f"{path} line 2 has {found}, expected 2.")
+def test_files_that_cannot_be_read(write, tmp_path):
+    good, bad = write("good.txt", "a\n"), tmp_path / "bad.gz"
+    assert message_of(read_pairs, bad, good) == f"No file matches {bad}: check the path."
+    bad.mkdir()
+    assert message_of(read_pairs, good, bad).startswith(f"{bad} cannot be read (Is a directory)")
+    bad.rmdir()
+    bad.write_bytes(b"no gzip\n")
+    assert f"{bad} cannot be read (Not a gzipped file" in message_of(read_lines, bad)
+    assert message_of(read_lines, bad).endswith("): it is truncated or corrupted.")
 
 
-@pytest.mark.parametrize("table", ["a.tsv", "a.tsv.gz", "a.TSV"])
+def test_unequal_line_counts(write):
+    longer, shorter = write("longer", "1\n2\n3\n4\n5\n"), write("shorter", "1\n2\n3")
+    for paths in ((longer, shorter), (shorter, longer)):
+        message = message_of(read_pairs, *paths)
+        first, second = (5, 3) if paths[0] == longer else (3, 5)
+        assert f"{paths[0]} has {first} lines and {paths[1]} has {second}: " in message
+        assert f"{shorter} ends before line 4 of {longer}" in message
+
+
+@pytest.mark.parametrize("table", ["a.tsv", "a.TSV", "a.tsv.gz"])
 def test_a_table_needs_no_target(write, table):
     table, text = write(table, "a\tb\n"), write("text", "a\n")
     message = f"{table} has both source and target: omit --train-target"
@@ -165,65 +178,114 @@ def test_a_table_needs_no_target(write, table):
         f"{message}, and pass this file as the source."
     )
     assert read_pairs(table) == [("a", "b", "")]
-
-
-@pytest.mark.parametrize("name", ["source.txt", "source.gz", "tsv"])
-def test_source_without_target(write, name):
-    path = write(name, "a\tb\n")
-    message = message_of(read_pairs, path)
-    assert (
-        message.startswith("The target file is missing: ")
-        and str(path) in message
-        and ".tsv" in message
-    )
-
-
-# Several files, and what is no text.
-
-
-@pytest.mark.parametrize("extension", ["txt", "txt.gz"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-def test_a_byte_order_mark_is_taken_off(write, extension, newline):
-    """At the beginning of a file, once; elsewhere it is a character like any other."""
-    text = f"\ufeff\ufeffa{newline}\ufeffb{newline}"
-    path = write(f"file.{extension}", text)
-    assert read_lines(path) == ["\ufeffa", "\ufeffb"]
-    assert message_of(read_lines, write(f"mark.{extension}", "\ufeff")).endswith("per line.")
+    expected = f"The target file is missing: pass the translations of {text}, or one .tsv file"
+    assert message_of(read_pairs, text).startswith(expected)
 
 
 def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
     for number in (2, 1, 3):
         write(f"part-{number}.en.gz", f"\ufeffa{number}\r\nb{number}")
         write(f"part-{number}.de", f"\ufeffx{number}\ny{number}\n")
-        write(f"part-{number}.tsv", f"s{number}\tt{number}\n")
     pairs = read_pairs(tmp_path / "part-*.en.gz", tmp_path / "part-*.de")
     assert [pair.source for pair in pairs] == ["a1", "b1", "a2", "b2", "a3", "b3"]
     assert [pair.target for pair in pairs] == ["x1", "y1", "x2", "y2", "x3", "y3"]
-    assert [pair.target for pair in read_pairs(tmp_path / "part-?.tsv")] == ["t1", "t2", "t3"]
     odd = write("part-[1].tsv", "odd\tname\n")
     assert read_pairs(odd) == [("odd", "name", "")], "a name that is one is no pattern"
+    one, many = write("one.de", "a\n"), tmp_path / "part-*.de"
+    expected = f"{many} matches 3 files, but {one} matches 1: each source file must"
+    assert message_of(read_pairs, many, one).startswith(expected)
 
 
-def test_patterns_that_do_not_fit(write, tmp_path):
-    none, sources, targets = (tmp_path / f"part-*.{name}" for name in ("fr", "en", "de"))
-    for number, lines in ((1, 2), (2, 3)):
-        write(f"part-{number}.en", "a\n" * 2)
-        write(f"part-{number}.de", "a\n" * lines)
-    assert message_of(read_pairs, none, targets) == f"No file matches {none}: check the path."
-    one = write("one.de", "a\n" * 5)
-    expected = f"{sources} matches 2 files, but {one} matches 1"
-    assert message_of(read_pairs, sources, one).startswith(expected)
-    expected = f"{one} matches 1 file, but {sources} matches 2"
-    assert message_of(read_pairs, one, sources).startswith(expected)
-    short, long = tmp_path / "part-2.en", tmp_path / "part-2.de"
-    assert message_of(read_pairs, sources, targets).endswith(
-        f"{short} has 2 lines and {long} has 3: {short} ends before line 3 of {long}."
-    )
+# Training and validation.
+
+PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
 
-def test_lines_longer_than_a_block_and_across_blocks(write, monkeypatch):
-    lines = ["", "ä" * 9, "b", "ccc" * 7, "\r", "d"]
-    path = write("file.txt", "\n".join(lines))
-    for size in (1, 2, 5, 8):
-        monkeypatch.setattr("keras_transformer.data.text_files.BLOCK", size)
-        assert read_lines(path) == ["", "ä" * 9, "b", "ccc" * 7, "", "d"]
+def split_validation(pairs, fraction, seed):
+    """The pairs to train on, and those held out."""
+    blocks = [tuple([pair[side].encode() for pair in pairs] for side in (0, 1))]
+    text = TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
+    return [pair for block in text.blocks() for pair in decode(block)], text.valid
+
+
+def test_no_source_is_on_both_sides():
+    train, valid = split_validation(PAIRS, 0.1, seed=1)
+    assert {pair.source for pair in train}.isdisjoint(pair.source for pair in valid)
+    assert 0 < len({pair.source for pair in valid}) < 20
+    assert sorted([*train, *valid]) == sorted(PAIRS)
+    assert [pair for pair in PAIRS if pair in valid] == valid, "in their order"
+    assert (train, valid) == split_validation(PAIRS, 0.1, seed=1)
+    assert (train, valid) != split_validation(PAIRS, 0.1, seed=2)
+
+
+@pytest.mark.parametrize("fraction", [0.02, 0.3])
+def test_the_share_comes_close(fraction):
+    """Within four standard deviations, for sources that differ in a digit only."""
+    many = [Pair(f"source {i}", "target") for i in range(20_011)]
+    _, valid = split_validation(many, fraction, seed=5)
+    deviation = (fraction * (1 - fraction) * len(many)) ** 0.5
+    assert abs(len(valid) - fraction * len(many)) < 4 * deviation
+
+
+def test_neither_order_nor_the_rest_of_the_corpus_matters():
+    _, valid = split_validation(PAIRS, 0.2, seed=1)
+    _, turned = split_validation(PAIRS[::-1], 0.2, seed=1)
+    _, half = split_validation(PAIRS[:31], 0.2, seed=1)
+    assert turned == valid[::-1] and half == [pair for pair in PAIRS[:31] if pair in valid] != []
+
+
+@pytest.mark.parametrize("fraction, part", [(1e-9, "validation"), (1 - 1e-9, "training")])
+def test_neither_side_may_be_empty(fraction, part):
+    with pytest.raises(ValueError, match=f"leaves no pairs for {part}: change it"):
+        split_validation(PAIRS, fraction, seed=1)
+
+
+def test_the_part_is_found_again(tmp_path):
+    """As export does, to show translations of what the model was validated by."""
+    table = tmp_path / "pairs.tsv"
+    table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
+    config = kt.TrainConfig(train_source=str(table), valid_fraction=0.1, seed=3)
+    corpus = load_corpus(config)
+    assert (corpus.train, corpus.valid) == split_validation(PAIRS, 0.1, seed=3)
+    assert load_valid(config) == corpus.valid
+    other = dataclasses.replace(config, valid_source=str(table), valid_fraction=None)
+    assert load_corpus(other).valid == load_valid(other) == PAIRS
+
+
+def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
+    rows = sample_rows(10_007, 503, seed=1)
+    assert len(set(rows.tolist())) == 503 and (np.diff(rows) > 0).all() and rows.max() < 10_007
+    monkeypatch.setattr(text_files, "CHUNK", 700)
+    assert sample_rows(10_007, 503, seed=1).tolist() == rows.tolist()
+    assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
+    for count in (0, 4, 5):  # few rows are all taken
+        assert sample_rows(count, 5, seed=1).tolist() == list(range(count))
+
+
+def test_rows_are_drawn_from_everywhere():
+    """Of each tenth about as many: within five standard deviations of 100."""
+    counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
+    assert (np.abs(counts - 100) < 50).all()
+
+
+def test_hashes_are_those_of_splitmix64():
+    """A version that drew others would validate runs of before by what they were trained on."""
+    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == [
+        0xE220A8397B1DCDAF,  # its first output for the state 0, as published
+        hash_of(1 + 0x9E3779B97F4A7C15),
+    ]
+
+
+def hash_of(state):
+    """The mixing of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    bits = (1 << 64) - 1
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
+    return state ^ state >> 31
+
+
+def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():
+    values = np.arange(5003, dtype=np.uint64)
+    draws = np.array([hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
+    assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.1
+    assert np.abs(draws.mean(axis=1) - 0.5).max() < 0.05

@@ -1,39 +1,50 @@
-"""Beam search: by hand, against all hypotheses, and against searches in plain Python."""
+"""Beam search: by hand, against all hypotheses, and against searches in plain Python; `search`."""
 
+import dataclasses
 import functools
-import itertools
+import inspect
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keras_transformer.decoding import beam, beam_search, greedy_search
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.decoding import beam, beam_search, greedy_search, sample, search
+from keras_transformer.presets import GREEDY, ExportConfig, SearchConfig
+from keras_transformer.special_ids import END, PAD, START, UNK
 from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, references, same
+from tests.support.toy_translator import MAX_LENGTH, SOURCES, random_translator
 
 A, B, C, D = 4, 5, 6, 7
-
-
-# To the end, which the plain searches beside it go to as well.
-exact_search = functools.partial(beam_search, beam_patience=math.inf)
-
-
-def found_by(step, max_length, beam_size, length_penalty=0.0, **options):
-    """What is found from START, one row: (probability, tokens), best first."""
-    rows = hypotheses(*exact_search(step, {}, 1, max_length, beam_size, length_penalty, **options))
-    return [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
+NEVER = float("-inf")
+TO_THE_END = {"beam_patience": math.inf}
 
 
 # By hand.
 
 
+def found_and_steps(step, *arguments, **options):
+    """What is found from START, one row: (probability, tokens), best first; and steps taken."""
+    before = int(step.calls)
+    rows = hypotheses(*beam_search(step, {}, 1, *arguments, **options))
+    found = [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
+    return found, int(step.calls) - before
+
+
+def found_by(step, *arguments, **options):
+    """The same of a search to the end, without the steps."""
+    return found_and_steps(step, *arguments, **TO_THE_END, **options)[0]
+
+
 def test_the_best_beginning_is_not_the_best_end():
     step = Markov({START: {A: 0.5, B: 0.4, END: 0.1}, A: {END: 0.4, A: 0.6}, B: {END: 0.9, A: 0.1}})
     assert greedy_search(step, {}, 1, 2)[0].numpy().tolist() == [[A, A]]
-    assert found_by(step, 2, 2) == [(0.36, [B, END]), (0.3, [A, A])]
+    assert found_by(step, 2, 2, 0.0) == [(0.36, [B, END]), (0.3, [A, A])]
     # The last one was found at the first step already, and is still kept.
-    assert found_by(step, 2, 4) == [(0.36, [B, END]), (0.3, [A, A]), (0.2, [A, END]), (0.1, [END])]
+    expected = [(0.36, [B, END]), (0.3, [A, A]), (0.2, [A, END]), (0.1, [END])]
+    assert found_by(step, 2, 4, 0.0) == expected
 
 
 def test_length_penalty_by_hand():
@@ -49,75 +60,57 @@ def test_length_penalty_by_hand():
     assert found_by(step, 3, 2, 1.0, length_norm="length") == scores[2.0]
 
 
-def test_ended_is_not_extended():
-    # Certain to go on after END, if it could.
-    step = Markov({START: {END: 0.4, A: 0.6}, A: {END: 1.0}, END: {A: 1.0}})
-    assert found_by(step, 5, 2) == [(0.6, [A, END]), (0.4, [END])]
-    assert found_by(step, 5, 3) == [(0.6, [A, END]), (0.4, [END]), (0.0, [])]
-
-
 def test_ties():
     third = dict.fromkeys((END, A, B), 1 / 3)
     step = Markov({START: third, A: third, B: third})
     # The earlier beam, then the lower id; what has ended before what was cut.
-    assert found_by(step, 2, 2) == [(1 / 3, [END]), (1 / 9, [A, END])]
+    assert found_by(step, 2, 2, 0.0) == [(1 / 3, [END]), (1 / 9, [A, END])]
     expected = [[END], [A, END], [B, END], [A, A]]
-    assert [tokens for _, tokens in found_by(step, 2, 4)] == expected
+    assert [tokens for _, tokens in found_by(step, 2, 4, 0.0)] == expected
     step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 1.0}})
-    assert found_by(step, 2, 2) == [(0.5, [END]), (0.5, [A, END])]
-
-
-def test_cut_counts_as_ended():
-    step = Markov({START: {A: 0.9, END: 0.1}, A: {A: 0.9, END: 0.1}})
-    assert found_by(step, 3, 2) == [(0.729, [A, A, A]), (0.1, [END])]
-    assert found_by(step, tf.constant(3), 2) == [(0.729, [A, A, A]), (0.1, [END])]
+    assert found_by(step, 2, 2, 0.0) == [(0.5, [END]), (0.5, [A, END])]
 
 
 # Against searches in plain Python.
 
+HOW = {
+    "max_length": st.integers(1, 7),
+    "beam_size": st.integers(2, 5),
+    "length_penalty": st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    "beam_patience": st.sampled_from([1.0, 1.5, 3.0, math.inf]),
+    "length_norm": st.sampled_from(["gnmt", "length"]),
+}
+TOYS = {  # `blocked`: dead ends
+    "seed": st.integers(0, 999),
+    "end": st.sampled_from([0.0, 2.0]),
+    "blocked": st.sampled_from([0.0, 0.1, 0.6]),
+}
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_wide_enough_it_finds_what_there_is(seed, length_penalty):
-    # 27 ways to go on for three steps without an end, and a beam of 30; most ids cannot come.
-    step = Toy(3, 32, seed, allowed=[END, 7, 19, 31])
-    found = hypotheses(*exact_search(step, step.state, 3, 4, 30, length_penalty))
-    for row in range(3):
+
+@given(st.fixed_dictionaries(HOW), st.fixed_dictionaries(TOYS), st.integers(0, 3))
+def test_as_in_plain_python_and_each_row_as_alone(how, toy, width):
+    step = Toy(4, 8, **toy)
+    prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
+    prefix = prefix[:, : min(width, how["max_length"])]
+    found = hypotheses(*beam_search(step, step.state, 4, **how, prefix=prefix))
+    same(found, references(step, **how, prefix=prefix))
+    row = toy["seed"] % 4
+    alone = step.initial_state(tf.constant([row])), 1
+    same(hypotheses(*beam_search(step, *alone, **how, prefix=prefix[[row]])), [found[row]])
+
+
+@pytest.mark.parametrize("length_penalty, blocked", [(0.0, 0.3), (2.0, 0.0)])
+def test_wide_enough_it_finds_what_there_is(length_penalty, blocked):
+    # Without dead ends, 27 ways to go on for three steps, and a beam of 30; most ids cannot come.
+    step = Toy(2, 32, 1, allowed=[END, 7, 19, 31], blocked=blocked)
+    found = hypotheses(*beam_search(step, step.state, 2, 4, 30, length_penalty, **TO_THE_END))
+    for row in range(2):
         every = exhaustive(functools.partial(step.log_probs, row), 4, length_penalty)
-        assert len(every) == 1 + 3 + 9 + 27 * 4
-        same([found[row]], [every[:30]])
-
-
-CASES = [*itertools.product((0, 1), (2, 5), (0.0, 0.6, 2.0), (9,)), (2, 8, 1.0, 9), (2, 2, 1.0, 1)]
-
-
-@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
-def test_stopping_early_changes_nothing(seed, beam_size, length_penalty, max_length):
-    """Rows that are done wait for the others: their own search, alone and to the end, agrees."""
-    step = Toy(5, 8, seed, end=2.0)
-    found = exact_search(step, step.state, 5, max_length, beam_size, length_penalty)
-    same(hypotheses(*found), references(step, max_length, beam_size, length_penalty))
-
-
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 5.0])
-def test_one_beam_is_greedy_search(length_penalty):
-    step = Toy(6, 8, 3, end=1.0)
-    expected = greedy_search(step, step.state, 6, 12)
-    found = beam_search(step, step.state, 6, 12, 1, length_penalty)
-    for tensor, other in zip(found, expected, strict=True):
-        assert tensor.shape[1] == 1
-        assert (tensor[:, 0].numpy() == other.numpy()).all()
+        assert blocked or len(every) == 1 + 3 + 9 + 27 * 4
+        same([found[row]], [(every + [(-math.inf, [])] * 30)[:30]])
 
 
 # When it stops.
-
-
-def found_and_steps(step, *arguments, **options):
-    """What is found from START, one row: (probability, tokens), best first; and steps taken."""
-    before = int(step.calls)
-    rows = hypotheses(*beam_search(step, {}, 1, *arguments, **options))
-    found = [(pytest.approx(math.exp(log_prob), abs=1e-6), tokens) for log_prob, tokens in rows[0]]
-    return found, int(step.calls) - before
 
 
 @pytest.mark.parametrize("length_penalty, steps", [(0.0, 2), (1.0, 8)])
@@ -126,7 +119,7 @@ def test_exact_search_stops_as_soon_as_nothing_can_change(length_penalty, steps)
     step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
     expected = [(0.5, [END]), (0.3, [A, END])]
     # log 0.3 / lp(2) = -1.03, and log(0.2 / 4^k) / lp(50) is less from k = 6 on.
-    found = found_and_steps(step, 50, 2, length_penalty, beam_patience=math.inf)
+    found = found_and_steps(step, 50, 2, length_penalty, **TO_THE_END)
     assert found == (expected, steps)
 
 
@@ -141,8 +134,7 @@ def test_patience_by_hand():
     assert found_and_steps(step, 50, 2, 4.0, beam_patience=1.5) == (expected, 3)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-@pytest.mark.parametrize("fixed_shapes", [False, True])
+@pytest.mark.parametrize("length_penalty, fixed_shapes", [(0.0, True), (1.0, False)])
 def test_no_worse_than_greedy_where_words_are_long(length_penalty, fixed_shapes):
     """Two have ended after two steps, with 0.3 and 0.2; the word that begins with A, at 0.5, takes
     four, and is waited for. What is alive then ranks below it and is not."""
@@ -165,60 +157,70 @@ def test_what_ends_below_the_beam_is_not_counted():
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
 
 
-@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES[6:])
-@pytest.mark.parametrize("beam_patience", [1.0, 1.5, 3.0])
-def test_patience(seed, beam_size, length_penalty, max_length, beam_patience):
-    """A row that has given up finds nothing more while it waits for the others."""
-    step = Toy(5, 8, seed, end=2.0)
-    how = max_length, beam_size, length_penalty
-    found = hypotheses(*beam_search(step, step.state, 5, *how, beam_patience=beam_patience))
-    expected = references(step, *how, beam_patience=beam_patience)
-    for row, wanted in zip(found, expected, strict=True):
-        assert [tokens for _, tokens in row] == [tokens for _, tokens in wanted]
-        log_probs = [log_prob for log_prob, _ in wanted]
-        assert [log_prob for log_prob, _ in row] == pytest.approx(log_probs, abs=1e-4)
+# Dead ends and NaN.
 
 
-@pytest.mark.parametrize("seed, beam_size, length_penalty, max_length", CASES)
-@pytest.mark.parametrize("beam_patience", [1.0, math.inf])
-def test_ranking_by_length(seed, beam_size, length_penalty, max_length, beam_patience):
-    step = Toy(5, 8, seed, end=2.0)
-    how = max_length, beam_size, length_penalty
-    options = {"beam_patience": beam_patience, "length_norm": "length"}
-    found = hypotheses(*beam_search(step, step.state, 5, *how, **options))
-    for row, wanted in zip(found, references(step, *how, **options), strict=True):
-        assert [tokens for _, tokens in row] == [tokens for _, tokens in wanted]
+def rows_of(search, step, prefix, max_length, mode="eager", **options):
+    """What a search finds, for each row: (log_prob, tokens), best first."""
+
+    def decode():
+        arguments = step, (), len(prefix), max_length
+        return search(*arguments, prefix=prefix, fixed_shapes=mode == "XLA", **options)
+
+    if mode != "eager":
+        decode = tf.function(decode, jit_compile=mode == "XLA", autograph=False)
+    tokens, lengths, log_prob = (x.numpy() for x in decode())
+    if tokens.ndim == 2:
+        tokens, lengths, log_prob = (x[:, np.newaxis] for x in (tokens, lengths, log_prob))
+    assert (tokens[np.arange(tokens.shape[2]) >= lengths[..., np.newaxis]] == PAD).all()
+    return [
+        [(pytest.approx(p, abs=1e-5), ids[:n].tolist()) for p, ids, n in zip(*row, strict=True)]
+        for row in zip(log_prob.tolist(), tokens, lengths, strict=True)
+    ]
 
 
-def test_rows_stop_at_their_own_time():
-    step = Toy(5, 8, 0, end=2.0)
-    calls = []
-    for rows in ([0], [1], [2], [3], [4], range(5)):
-        step.calls.assign(0)
-        beam_search(step, step.initial_state(tf.constant(list(rows))), len(rows), 30, 3)
-        calls.append(int(step.calls))
-    assert len(set(calls)) > 2 and max(calls) == calls[-1] < 30
+SEARCHES = {
+    "greedy": greedy_search,
+    "sampling": functools.partial(sample, top_k=1),  # XLA draws other numbers
+    "beam": functools.partial(beam_search, beam_size=2),
+    "exact beam": functools.partial(beam_search, beam_size=3, **TO_THE_END),
+}
 
 
-def test_by_probability_alone_the_best_is_that_of_an_exact_search():
-    """What is behind now never comes to be ahead."""
-    step = Toy(40, 8, 3, end=1.5)
-    how = step.state, 40, 15, 3, 0.0
-    soon, late = (beam_search(step, *how, beam_patience=p)[2][:, 0] for p in (1.0, math.inf))
-    np.testing.assert_array_equal(soon, late)
+@pytest.mark.parametrize(
+    "name, mode",
+    [("greedy", "XLA"), ("sampling", "graph"), ("beam", "XLA"), ("exact beam", "graph")],
+)
+def test_the_best_of_rows_with_dead_ends(name, mode):
+    table = {START: {A: 0.4, B: 0.3, C: 0.2, UNK: 0.1}, B: {END: 1.0}, C: {A: 0.9, D: 0.1}}
+    step = Markov(table | {UNK: dict.fromkeys(range(8), math.nan)}, 8)
+    rows = {
+        "all": ([PAD, PAD], (math.log(0.3), [B, END]) if "beam" in name else (NEVER, [])),
+        "an end": ([B, PAD], (math.log(0.3), [B, END])),
+        "a dead end": ([A, PAD], (NEVER, [])),
+        "soon a dead end": ([C, PAD], (NEVER, [])),
+        "a prefix of probability 0": ([D, PAD], (NEVER, [])),
+        "one that goes on": ([B, D], (NEVER, [])),
+        "NaN": ([UNK, PAD], None),  # not lost, and only in this row
+    }
+    prefix = [prefix for prefix, _ in rows.values()]
+    found = rows_of(SEARCHES[name], step, prefix, 6, mode)
+    for (what, (_, expected)), (best, *_) in zip(rows.items(), found, strict=True):
+        if expected is None:
+            assert math.isnan(best[0].expected) and best[1][0] == UNK
+        else:
+            assert best == expected, what
+
+
+def test_nan_of_what_cannot_be_reached():
+    """Such as 0/0 in a table of probabilities: the beam is wider than what may follow."""
+    nothing = dict.fromkeys(range(8), dict.fromkeys(range(8), math.nan))
+    step = Markov(nothing | {START: {B: 1.0}, B: {END: 1.0}}, 8)
+    (found,) = rows_of(beam_search, step, [[PAD]], 5, beam_size=4, **TO_THE_END)
+    assert found == [(0.0, [B, END]), *[(NEVER, [])] * 3]
 
 
 # Prefixes.
-
-
-def test_prefix():
-    step = Toy(4, 8, 5, end=1.0)
-    prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
-    for beam_size, length_penalty in [(2, 0.0), (3, 1.0)]:
-        found = exact_search(step, step.state, 4, 6, beam_size, length_penalty, prefix)
-        found = hypotheses(*found)
-        same(found, references(step, 6, beam_size, length_penalty, prefix))
-        assert [tokens for _, tokens in found[3]] == [[5, END], *[[]] * (beam_size - 1)]
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -233,67 +235,21 @@ def test_prefix_of_next_to_no_probability(beam_size):
     assert found[0][0] == (pytest.approx(-200.0), [A])
 
 
-def test_prefix_of_no_or_unknown_width():
-    step = Toy(2, 8, 5)
-    free = hypotheses(*beam_search(step, step.state, 2, 4, 2))
-    for nothing in (np.zeros((2, 0), int), np.zeros((2, 3), int)):
-        assert hypotheses(*beam_search(step, step.state, 2, 4, 2, prefix=nothing)) == free
-
-
 # In graphs.
 
 
-def test_in_a_graph_of_unknown_batch():
-    step, traces = Toy(5, 8, 0, end=2.0), []
-
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)]
-    )
-    def decode(rows, prefix):
-        traces.append(rows)
-        state = step.initial_state(rows)
-        return beam_search(step, state, tf.size(rows), 9, 3, 0.6, prefix)
-
-    for rows in ([0, 1, 2, 3, 4], [3], [4, 4], []):
-        found = decode(rows, np.full((len(rows), 2), [6, PAD]))
-        expected = beam_search(
-            step,
-            step.initial_state(tf.constant(rows, tf.int32)),
-            len(rows),
-            9,
-            3,
-            0.6,
-            np.full((len(rows), 2), [6, PAD]),
-        )
-        same(hypotheses(*found), hypotheses(*expected))
-    assert len(traces) == 1
-    assert [tensor.shape.as_list() for tensor in found] == [[0, 3, 0], [0, 3], [0, 3]]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_logits_of_any_float(dtype):
-    step = Markov({START: {A: 0.5, B: 0.4, END: 0.1}, A: {END: 0.4, A: 0.6}, B: {END: 0.9, A: 0.1}})
-    step.logits = tf.cast(step.logits, dtype)
-    (found,) = hypotheses(*beam_search(step, {}, 1, 2, 2, 0.0))
-    assert [tokens for _, tokens in found] == [[B, END], [A, A]]
-    assert [h[0] for h in found] == pytest.approx([math.log(0.36), math.log(0.3)], abs=3e-2)
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("vocabulary_size", [7, 400, 801, 1099, 8000])
-@pytest.mark.parametrize("levels", [3, 1000])
-def test_best_logits_of_a_large_vocabulary(vocabulary_size, levels, compiled):
+@pytest.mark.parametrize("vocabulary_size", [400, 1099])
+def test_best_logits_of_a_large_vocabulary(vocabulary_size):
     """As `tf.math.top_k` has them: also of equals, and where next to nothing is allowed."""
     random = np.random.default_rng(vocabulary_size)
-    logits = random.integers(0, levels, (12, vocabulary_size)).astype("float32")
-    logits[3:6, : vocabulary_size // 2] = float("-inf")
-    logits[6] = float("-inf")
-    logits[7:9] = float("-inf")
-    logits[7:9, random.integers(vocabulary_size)] = 1.0
-    best = tf.function(beam._top_k, jit_compile=compiled)
-    found, expected = best(tf.constant(logits), 7), tf.math.top_k(logits, 7)
-    np.testing.assert_array_equal(found[0], expected.values)
-    np.testing.assert_array_equal(found[1], expected.indices)
+    for levels in (3, 1000):
+        logits = random.integers(0, levels, (12, vocabulary_size)).astype("float32")
+        logits[3:6, : vocabulary_size // 2] = NEVER
+        logits[6:9] = NEVER
+        logits[7:9, random.integers(vocabulary_size)] = 1.0
+        found, expected = beam._top_k(tf.constant(logits), 3), tf.math.top_k(logits, 3)
+        np.testing.assert_array_equal(found[0], expected.values)
+        np.testing.assert_array_equal(found[1], expected.indices)
 
 
 def test_only_what_a_step_changes_is_reordered():
@@ -311,3 +267,75 @@ def test_only_what_a_step_changes_is_reordered():
     assert all(state["row"] is given[0]["row"] for state in given)
     pairs = list(zip(given[1:], returned[:-1], strict=True))
     assert not any(state["fed"] is after["fed"] for state, after in pairs)
+
+
+# One function for all kinds of search.
+
+CONFIGS = {
+    "greedy": GREEDY,
+    "beam": SearchConfig(beam_size=4, length_penalty=0.0),
+    "exact beam": SearchConfig(beam_size=3, **TO_THE_END),
+    "sampling": SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9),
+}
+
+
+def test_each_method_is_reached():
+    step = Toy(4, 8, 1, end=1.0)
+    arguments = step, step.state, 4, 9
+    prefix = np.array([[5, 6], [6, PAD], [PAD, PAD], [5, END]])
+    seeds = tf.constant([9, 8, 7, 6])
+    expected = {
+        "greedy": [x[:, None] for x in greedy_search(*arguments, prefix)],
+        "beam": beam_search(*arguments, 4, 0.0, prefix),
+        "exact beam": beam_search(*arguments, 3, prefix=prefix, **TO_THE_END),
+        "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, prefix)],
+    }
+    for name, config in CONFIGS.items():
+        found = search(*arguments, config, prefix)
+        assert hypotheses(*found) == hypotheses(*expected[name]), name
+    found = search(*arguments, CONFIGS["sampling"], seeds=seeds)
+    expected = sample(*arguments, 0.8, 5, 0.9, seeds)
+    assert hypotheses(*found) == hypotheses(*(x[:, None] for x in expected))
+
+
+def test_with_a_model_under_xla():
+    """Caches with room and tokens of full width find what growing ones find; rows as alone."""
+    options = {"positions": "relative", "max_distance": 2, "suppress_ids": True}
+    options |= {"share_embeddings": "target", "output_bias": True}
+    translator = random_translator(seed=5, **options)
+    model, (sources, _) = translator.model, translator.read_source(tf.constant(SOURCES))
+    prefix = np.full((len(SOURCES), 2), PAD)
+    prefix[::2, 0] = sources[::2, 0]
+
+    def decode(source, prefix, fixed_shapes):
+        state = model.initial_state(source, MAX_LENGTH if fixed_shapes else None)
+        arguments = len(source), MAX_LENGTH, CONFIGS["beam"], prefix
+        step = model.make_step("xla" if fixed_shapes else "graph")
+        return search(step, state, *arguments, fixed_shapes=fixed_shapes)
+
+    compiled = tf.function(decode, jit_compile=True)(sources, prefix, True)
+    assert compiled[0].shape[-1] == MAX_LENGTH
+    found = hypotheses(*compiled)
+    assert len({str(row[0][1]) for row in found}) > 2
+    same(found, hypotheses(*decode(sources, prefix, False)))
+    alone = sources[1][sources[1] != PAD][None]
+    same(found[1:2], hypotheses(*decode(alone, prefix[1:2], False)))
+
+
+# Configurations.
+
+
+def test_one_set_of_defaults():
+    config = SearchConfig()
+    assert (config.length_penalty, config.beam_patience) == (1.0, 1.0)
+    for function in (beam_search, sample):
+        for parameter in inspect.signature(function).parameters.values():
+            if hasattr(config, parameter.name) and parameter.name != "beam_size":
+                assert parameter.default == getattr(config, parameter.name)
+    assert ExportConfig().search == dataclasses.replace(config, beam_size=5)
+
+
+def test_a_beam_wider_than_the_vocabulary():
+    step = Toy(1, 8, 0)
+    with pytest.raises(ValueError, match="A beam of 9 is wider than the vocabulary of 8 ids"):
+        search(step, step.state, 1, 5, beam_size=9)

@@ -1,17 +1,115 @@
-"""Sampling: frequencies against the distribution, and what a draw may depend on."""
+"""Greedy search and sampling, and what every search is given."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keras_transformer.decoding import greedy_search, sample
+from keras_transformer.decoding import beam_search, greedy_search, sample
 from keras_transformer.special_ids import END, PAD, START
-from tests.support.toy_steps import Markov, Toy, hypotheses
+from tests.support.toy_steps import Markov, Toy, hypotheses, reference_greedy, same
+from tests.support.toy_translator import random_translator
 
-PROBABILITIES = {END: 0.1, 4: 0.4, 5: 0.25, 6: 0.2, 7: 0.05}
+A, B = 4, 5
+
+# Greedy search.
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "tolerance"),
+    [
+        (0.0, "float32", 1e-5),
+        (1e4, "float32", 6e-3),  # float32 holds 1e4 + log 3 to about 1e-3
+        (0.0, "bfloat16", 3e-2),
+    ],
+)
+def test_by_hand(offset, dtype, tolerance):
+    step = Markov({START: {A: 0.5, B: 0.3, END: 0.2}, A: {END: 0.6, B: 0.4}, B: {A: 0.7, B: 0.3}})
+    step.logits = tf.cast(step.logits + offset, dtype)
+    prefix = [[PAD, PAD], [B, PAD], [B, B], [A, B]]
+    tokens, lengths, log_prob = greedy_search(step, {}, 4, 4, prefix)
+    assert (tokens.dtype, lengths.dtype, log_prob.dtype) == (tf.int32, tf.int32, tf.float32)
+    expected = [[A, END, PAD, PAD], [B, A, END, PAD], [B, B, A, END], [A, B, A, END]]
+    assert tokens.numpy().tolist() == expected and lengths.numpy().tolist() == [2, 3, 4, 4]
+    expected = [math.log(p) for p in (0.5 * 0.6, 0.3 * 0.7 * 0.6, 0.09 * 0.7 * 0.6, 0.2 * 0.42)]
+    assert log_prob.numpy() == pytest.approx(expected, abs=tolerance)
+
+
+@given(
+    seed=st.integers(0, 999),
+    end=st.sampled_from([0.0, 2.0]),
+    blocked=st.sampled_from([0.0, 0.1, 0.6]),  # dead ends
+    max_length=st.integers(1, 7),
+    width=st.integers(0, 3),
+)
+def test_as_in_plain_python(max_length, width, **toy):
+    step = Toy(4, 8, **toy)
+    prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
+    prefix = prefix[:, : min(width, max_length)]
+    forced = [row[row != PAD] for row in prefix]
+    expected = [
+        [reference_greedy(functools.partial(step.log_probs, row), max_length, forced[row])]
+        for row in range(4)
+    ]
+    for search in (greedy_search, functools.partial(sample, top_k=1)):
+        found = search(step, step.state, 4, max_length, prefix=prefix)
+        same(hypotheses(*(x[:, None] for x in found)), expected)
+
+
+def test_rows_that_have_ended_are_left_behind_by_the_half():
+    toy, fed = Toy(4, 8, 0), []
+    lengths = [2, 4, 1, 6]  # then END is forced
+    prefix = [[5] * (length - 1) + [END] + [PAD] * (6 - length) for length in lengths]
+
+    def step(ids, position, state):
+        fed.append((int(position), state["row"].numpy().tolist()))
+        return toy(ids, position, state)
+
+    assert greedy_search(step, toy.state, 4, 9, prefix)[1].numpy().tolist() == lengths
+    rows = [[0, 1, 2, 3], [0, 1, 2, 3], [1, 3], [1, 3], [3], [3]]
+    assert fed == list(enumerate(rows))
+    assert toy.state["fed"].shape == (4, 0)  # the state that was passed is as it was
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_of_equals_the_lowest_id(compiled):
+    """The best is there twice, alone and last, or everywhere; by two ways to find it."""
+    logits = tf.constant([[0, 0, 0, 0, 9, 9], [0, 0, 0, 0, 0, 9], [7, 7, 7, 7, 7, 7]], tf.float32)
+
+    def decode():
+        return greedy_search(lambda *fed: (logits, ()), (), 3, 1, fixed_shapes=compiled)
+
+    tokens, _, log_prob = tf.function(decode, jit_compile=compiled)()
+    assert tokens.numpy().tolist() == [[4], [5], [0]]
+    expected = [-math.log(2 + 4 * math.exp(-9)), -math.log(1 + 5 * math.exp(-9)), -math.log(6)]
+    assert log_prob.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sampling", "beam"])
+def test_in_a_graph_of_unknown_batch(name):
+    step = Toy(5, 8, 0, end=2.0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+    def decode(rows):
+        seeds = {"seed": tf.cast(rows, tf.int64)} if name == "sampling" else {}
+        steps = tf.constant(9)
+        return SEARCHES[name](step, step.initial_state(rows), tf.size(rows), steps, **seeds)
+
+    for rows in ([0, 1, 2, 3, 4], [3], []):
+        rows = tf.constant(rows, tf.int32)
+        for found, expected in zip(decode(rows), decode.python_function(rows), strict=True):
+            assert found.shape[0] == len(rows)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# Sampling.
+
+FIRST = {END: 0.1, 4: 0.4, 5: 0.25, 6: 0.2, 7: 0.05}
 # Ids by rank: 4, 5, 6, END, 7.
 KEPT = {
     "all": ({}, [4, 5, 6, END, 7]),
@@ -34,7 +132,7 @@ ROWS = 4000
 
 def draw(rows=ROWS, **options):
     """The first token of many rows, and their log_prob."""
-    step = Markov({START: PROBABILITIES}, vocabulary_size=8)
+    step = Markov({START: FIRST}, vocabulary_size=8)
     tokens, lengths, log_prob = sample(step, {}, rows, 1, **options)
     assert lengths.numpy().tolist() == [1] * rows
     return tokens[:, 0].numpy(), log_prob.numpy()
@@ -44,7 +142,7 @@ def draw(rows=ROWS, **options):
 @pytest.mark.parametrize("name", KEPT)
 def test_frequencies(name, per_row):
     options, kept = KEPT[name]
-    weights = np.array([PROBABILITIES[token] for token in kept])
+    weights = np.array([FIRST[token] for token in kept])
     weights = weights ** (1 / options.get("temperature", 1.0))
     if per_row:
         options = {name: np.full(ROWS, value) for name, value in options.items()}
@@ -54,7 +152,7 @@ def test_frequencies(name, per_row):
     if len(kept) > 1:
         assert scipy.stats.chisquare(counts, ROWS * weights / weights.sum()).pvalue > 1e-3
     # The model's own probability, whatever was done to it.
-    assert log_prob == pytest.approx(np.log([PROBABILITIES[i] for i in ids]), abs=1e-5)
+    assert log_prob == pytest.approx(np.log([FIRST[i] for i in ids]), abs=1e-5)
 
 
 def test_options_of_each_row():
@@ -67,21 +165,10 @@ def test_options_of_each_row():
 
 
 def test_options_of_each_row_when_others_have_ended():
-    step = Markov({START: PROBABILITIES, 5: PROBABILITIES}, vocabulary_size=8)
+    step = Markov({START: FIRST, 5: FIRST}, vocabulary_size=8)
     prefix, top_k = [[END]] * 100 + [[5]] * 100, tf.constant([0] * 100 + [1] * 100)
     tokens, _, _ = sample(step, {}, 200, 2, top_k=top_k, prefix=prefix)
     assert tokens.numpy().tolist() == [[END, PAD]] * 100 + [[5, 4]] * 100
-
-
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 1e-4}])
-def test_certain_is_greedy(options):
-    step = Toy(6, 8, 3, end=1.0)
-    for result, expected in zip(
-        sample(step, step.state, 6, 12, **options),
-        greedy_search(step, step.state, 6, 12),
-        strict=True,
-    ):
-        assert result.numpy() == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def test_seeds():
@@ -114,43 +201,86 @@ def test_steps_draw_independently():
     assert both == pytest.approx(0.25, abs=0.05)
 
 
-def test_log_prob_and_prefix():
-    step = Toy(3, 8, 5, end=1.0)
-    prefix = np.array([[6, 5, 7], [4, PAD, PAD], [5, END, PAD]])
-    found = sample(step, step.state, 3, 8, 0.7, 3, 0.9, 11, prefix)
-    tokens = []
-    for row, ((log_prob, own),) in enumerate(hypotheses(*(x[:, None] for x in found))):
-        forced = prefix[row][prefix[row] != PAD].tolist()
-        assert own[: len(forced)] == forced
-        expected = sum(step.log_probs(row, own[:t])[token] for t, token in enumerate(own))
-        assert log_prob == pytest.approx(expected, abs=1e-4)
-        tokens.append(own)
-    assert tokens[2] == [5, END]
+# What every search is given.
+
+SEARCHES = {
+    "greedy": greedy_search,
+    "sampling": sample,
+    "beam": functools.partial(beam_search, beam_size=2),
+}
+MISTAKES = [
+    ({"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
+    ({"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
+    ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
+    ({"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
+    ({"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
+    ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
+    ({"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
+    ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
+    ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
+]
 
 
-def test_in_a_graph_of_unknown_batch():
-    step = Toy(5, 8, 0)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
-    def decode(rows):
-        seeds = tf.cast(rows, tf.int64)
-        return sample(step, step.initial_state(rows), tf.size(rows), tf.constant(9), seed=seeds)
-
-    for rows in ([0, 1, 2, 3, 4], [3], []):
-        tokens, lengths, log_prob = decode(tf.constant(rows, tf.int32))
-        assert tokens.shape[0] == lengths.shape[0] == log_prob.shape[0] == len(rows)
-    state = step.initial_state(tf.zeros([0], tf.int32))
-    assert sample(step, state, 0, 9)[0].shape == (0, 0)
+@pytest.mark.parametrize("wrong, message", MISTAKES)
+def test_mistakes(wrong, message):
+    step = Toy(2, 8, 0)
+    for search in SEARCHES.values():
+        loop = {"state": step.state, "batch_size": 2, "max_length": 5} | wrong
+        with pytest.raises(ValueError, match=message):
+            search(step, **loop)
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"temperature": math.nan}, "temperature must be .* received nan"),
-        ({"top_k": -1}, "top_k must be .* received -1"),
-        ({"top_p": 1.5}, "top_p must be .* received 1.5"),
+        ({"temperature": tf.constant([0.0, 1.0])}, "temperature must be .* received 0.0"),
+        ({"temperature": np.array([np.nan, 1.0])}, "temperature must be .* received nan"),
+        ({"top_k": tf.constant([5, -2])}, "top_k must be at least 0, received -2"),
+        ({"top_p": [[0.5], [0.0]]}, "top_p must be above 0 and at most 1, received 0.0"),
+        ({"top_p": [0.5] * 3}, r"top_p must be a number or .* received shape \(3,\)"),
+        ({"seed": [1, 2, 3]}, r"seed must be a number or of shape \(batch_size=2,\), received"),
     ],
 )
-def test_mistakes(options, message):
-    with pytest.raises(ValueError, match=message):
-        draw(2, **options)
+def test_mistakes_of_sampling(options, message):
+    step = Toy(2, 8, 0)
+    with pytest.raises(ValueError, match=message):  # constants are known as a graph is traced
+        tf.function(lambda: sample(step, step.state, 2, 5, **options), autograph=False)()
+
+
+def test_logits_of_another_rank():
+    def step(ids, position, state):
+        return tf.zeros([tf.size(ids), 1, 8]), state
+
+    for search in SEARCHES.values():
+        with pytest.raises(ValueError, match=r"\(B, V\), received shape \(\d, 1, 8\)"):
+            search(step, (), 2, 5)
+
+
+@pytest.mark.parametrize("how", SEARCHES)
+def test_arguments_of_other_types(how):
+    """Sizes as `nrows` and NumPy have them, a ragged prefix, entries of any name in the state."""
+    step = Toy(2, 8, 0)
+
+    def decode(rows, steps, prefix=((5, 0), (6, 7)), **state):
+        found = SEARCHES[how](step, step.state | state, rows, steps, prefix=prefix)
+        return [x.numpy().tolist() for x in found]
+
+    expected = decode(2, 5)
+    wide = functools.partial(tf.constant, dtype="int64")
+    for sizes in ((wide(2), wide(5)), (tf.constant(2), wide(5)), (np.int64(2), np.int64(5))):
+        assert decode(*sizes) == expected
+    assert decode(2, 5, tf.ragged.constant([[5], [6, 7]]), positions=tf.zeros([2, 3])) == expected
+    free = decode(2, 5, None)
+    assert decode(2, 5, np.zeros((2, 0), int)) == decode(2, 5, np.zeros((2, 3), int)) == free
+
+
+# Room, with a model.
+
+
+def test_a_state_with_too_little_room():
+    model = random_translator().model
+    state, step = model.initial_state(np.array([[5, 6, 7], [8, 9, 0]]), length=3), model.make_step()
+    for search in SEARCHES.values():
+        with pytest.raises(ValueError, match="has length=3, but max_length is 4"):
+            search(step, state, 2, 4, fixed_shapes=True)
+    assert greedy_search(step, state, 2, 3, fixed_shapes=True)[0].shape == (2, 3)

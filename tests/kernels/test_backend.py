@@ -1,73 +1,116 @@
-"""With JAX as Keras' backend: what runs, and what says that it cannot."""
+"""Products: what they are, and in half precision, added up in float32 and rounded once."""
 
+import keras
+import ml_dtypes
+import numpy as np
 import pytest
-
-from tests.support.command_line import python
-from tests.support.layer_harness import require_jax
-
-CODE = """
-import keras, numpy as np
-import keras_transformer as kt
-
-def refused(call, message):
-    try:
-        call()
-    except ValueError as error:
-        assert message in str(error), error
-    else:
-        raise AssertionError(message)
-
-# Beside TensorFlow: from text to batches, and a search, which finds what the model ranks first.
-tokenizer = kt.SubwordTokenizer.train(["abAB"], model_type="char")
-pairs = [("ab", "AB"), ("b", "B"), ("abb", "ABB")]
-data = kt.make_dataset(pairs, tokenizer, tokenizer, tokens_per_batch=64, max_length=8)
-((source, _), _) = next(data.as_numpy_iterator())
-V = tokenizer.vocabulary_size
-model = kt.Transformer(V, V, num_layers=1, d_model=4, num_heads=1, d_ff=4, dropout=0.0)
-rows = len(source)
-tokens = np.array(kt.greedy_search(model.step, model.initial_state(source), rows, 2)[0])
-prefix = np.concatenate([np.full((rows, 1), kt.START), tokens[:, :-1]], axis=1)
-live = tokens != kt.PAD
-assert live.any() and (np.array(model((source, prefix))).argmax(-1) == tokens)[live].all(), tokens
-
-# The loss and a metric.
-model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()])
-
-# Labels: negative ones are ignored, wrong ones refused, or NaN in a compiled step.
-x = np.full((2, 3), 5), np.full((2, 3), 5)
-y, weights = np.array([[4, 3, 0], [3, 0, 0]]), model.get_weights()
-losses = [model.evaluate(x, labels, verbose=0) for labels in (y, np.where(y, y, -100), y + 0.0)]
-np.testing.assert_allclose(losses, [losses[0]] * 3, rtol=1e-6)
-losses = []
-for labels in (y, np.where(y, y, -100)):
-    model.set_weights(weights)
-    losses.append(model.fit(x, labels, epochs=2, verbose=0).history["loss"])
-np.testing.assert_allclose(*losses, rtol=1e-6)
-wrong = np.where(y == 4, V, y)
-refused(lambda: model.loss(wrong, np.zeros((2, 3, V))), f"received the label {V}")
 import tensorflow as tf
-assert np.isnan(model.evaluate(tf.data.Dataset.from_tensors((x, wrong)), verbose=0)).all()
-refused(lambda: model.compile("sgd", "sparse_categorical_crossentropy"), "returns logits")
+from keras import ops
 
-# Relative positions in functional models of unknown length.
-for positions in ("relative", "bucketed", "disentangled", "rotary"):
-    inputs = keras.Input((None, 8))
-    functional = keras.Model(inputs, kt.Encoder(1, 8, 2, 16, positions=positions)(inputs))
-    values = np.random.default_rng(0).normal(size=(2, 5, 8))
-    np.testing.assert_allclose(functional(values), functional.layers[-1](values), atol=1e-6)
+from keras_transformer.kernels.backend import (
+    graph_projection,
+    multiply,
+    project,
+    xla_projection,
+)
+from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
+from tests.support.layer_harness import truncates
 
-# TensorFlow's alone.
-not_on_jax = "needs Keras' TensorFlow backend, this is jax"
-refused(lambda: kt.Translator(model, tokenizer, tokenizer), f"Translator {not_on_jax}")
-refused(lambda: kt.make_strategy("auto"), f"make_strategy {not_on_jax}")
-refused(lambda: model.compile("sgd", "mse", clip_norm=1.0), "needs Keras' TensorFlow backend")
-
-# Last, since Keras takes the weights of a model away where a step on JAX raises.
-refused(lambda: model.evaluate(x, y[:, :1], verbose=0), "received shape (2, 1)")
-"""
+RANDOM = np.random.default_rng(0)
 
 
-@pytest.mark.slow
-def test_jax():
-    require_jax()
-    python("-c", CODE, KERAS_BACKEND="jax")
+# Projections. Few and many rows, and a kernel that is much wider than high.
+
+PROJECTIONS = {
+    "at once": lambda kernel, bias=None: lambda x: project(x, kernel, bias),
+    "graph": graph_projection,
+    "xla": xla_projection,  # x has two axes
+}
+CASES = [("at once", (2, 5), 4), ("graph", (5,), 4)]
+CASES += [("xla", (5,), 4), ("xla", (20,), 4), ("xla", (3,), 60)]
+
+
+@pytest.mark.parametrize("way, leading, width", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_is_the_product_and_the_bias(way, leading, width, dtype):
+    x, kernel, bias = (RANDOM.normal(size=size) for size in ((*leading, 6), (6, width), (width,)))
+    if dtype == "bfloat16":  # what the rounded numbers give, before their product is rounded
+        x, kernel, bias = (
+            array.astype(ml_dtypes.bfloat16).astype("float64") for array in (x, kernel, bias)
+        )
+    tensors = [ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias)]
+
+    @tf.function(jit_compile=way == "xla")
+    def run(x, *weights):
+        return PROJECTIONS[way](*weights)(x), PROJECTIONS[way](weights[0])(x)
+
+    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == "float32" else dict(rtol=1e-2, atol=3e-2)
+    for found, expected in zip(run(*tensors), (x @ kernel + bias, x @ kernel), strict=True):
+        assert keras.backend.standardize_dtype(found.dtype) == dtype
+        found = ops.convert_to_numpy(ops.cast(found, "float32"))
+        np.testing.assert_allclose(found, expected, **tolerance)
+
+
+# Rounding.
+
+# The distance of 1 to the next number.
+ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+rounding = pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")
+
+
+def heads(x):
+    return x[tf.newaxis, tf.newaxis]
+
+
+# Every product that we use, as a function of a row (1, N) and a column (N, 1).
+PRODUCTS = {
+    "multiply": multiply,
+    "transposed": lambda x, y: multiply(x, tf.transpose(y), transpose_y=True),
+    "transposed first": lambda x, y: multiply(tf.transpose(x), y, transpose_x=True),
+    "heads": lambda x, y: multiply(heads(x), heads(y))[0, 0],
+    "heads transposed": lambda x, y: multiply(heads(x), heads(tf.transpose(y)), transpose_y=True)[
+        0, 0
+    ],
+    "projection": lambda x, y: project(x, y),
+    "projection, graph's loop": lambda x, y: graph_projection(y)(x),
+    "projection, XLA's loop": lambda x, y: xla_projection(y)(x),
+    "a position's heads": lambda x, y: GRAPH_LOOP.multiply(heads(x), heads(y))[0, 0],
+    "a position's heads transposed": lambda x, y: GRAPH_LOOP.multiply(
+        heads(x), heads(tf.transpose(y)), transpose_y=True
+    )[0, 0],
+}
+WAYS = [(name, "eager") for name in PRODUCTS]
+WAYS += [(name, "graph") for name in ("projection, graph's loop", "a position's heads transposed")]
+WAYS += [(name, "XLA") for name in ("heads transposed", "projection", "projection, XLA's loop")]
+
+
+def cases(dtype):
+    """(terms of a sum, the number of the type that is nearest to it)."""
+    yield [1.0, 0.75 * ULP[dtype]], 1 + ULP[dtype]
+    yield [1.0, 0.25 * ULP[dtype]], 1.0
+    yield [1.0] * 4096, 4096.0
+
+
+@rounding
+@pytest.mark.parametrize("dtype", ULP)
+@pytest.mark.parametrize("name, how", WAYS)
+def test_sums_are_rounded_once(name, how, dtype):
+    product = PRODUCTS[name]
+    if how != "eager":
+        product = tf.function(product, autograph=False, jit_compile=how == "XLA")
+    for terms, expected in cases(dtype):
+        row = tf.constant([terms], dtype)
+        found = product(row, tf.ones([len(terms), 1], dtype))
+        assert found.dtype == dtype
+        assert float(found[0, 0]) == expected
+
+
+def test_other_precisions_are_left_alone():
+    x = np.random.default_rng(1).normal(size=(3, 4)).astype("float32")
+    np.testing.assert_array_equal(multiply(tf.constant(x), tf.constant(x.T)), tf.matmul(x, x.T))
+    assert keras.backend.standardize_dtype(multiply(x, x.T).dtype) == "float32"
+    # What float32 would lose.
+    row, column = tf.constant([[1.0, 2.0**-40]], tf.float64), tf.ones([2, 1], tf.float64)
+    for product in PRODUCTS.values():
+        assert float(product(row, column)[0, 0]) == 1 + 2.0**-40

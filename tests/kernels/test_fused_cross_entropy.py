@@ -6,9 +6,9 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import fused_cross_entropy as fused
-from tests.support.layer_harness import assert_close, normal
+from tests.support.layer_harness import assert_close, normal, truncates
 
-N, D, V = 11, 6, 17
+N, D, V = 12, 6, 17
 STATES, MATRIX = normal(N, D), normal(V, D)
 LABELS = np.random.default_rng(1).integers(1, V, N).astype("int32")
 LABELS[[3, 10]] = kt.PAD
@@ -37,18 +37,17 @@ def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
     return (loss, of_x[0], of_matrix), predictions
 
 
-@pytest.fixture(params=[1, 3, 4, N, 1000])
+@pytest.fixture(params=[4, 1000])
 def part(request, monkeypatch):
-    """Parts of one position, parts that divide the positions or not, and a single one."""
+    """Parts of which the last is not full, and a single one."""
     monkeypatch.setattr(fused, "SLICE_SIZE", request.param)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equals_the_loss_of_logits(part, smoothing):
     actual, _ = of_states(STATES, MATRIX, smoothing)
     for mine, expected in zip(actual, of_logits(STATES, MATRIX, smoothing), strict=True):
         assert_close(mine, np.array(expected), 1e-5)
-    assert not np.array(actual[1])[WEIGHTS == 0].any()
 
 
 def test_predictions(part):
@@ -61,18 +60,8 @@ def test_predictions(part):
     assert np.array_equal(predictions.correct, hits)
 
 
-def test_weights_scale_the_tokens():
-    weights = np.random.default_rng(2).random(N).astype("float32")
-    (loss, of_x, of_matrix), predictions = of_states(STATES, MATRIX, 0.0, weights=weights)
-    assert float(loss) == pytest.approx(-(weights * np.array(predictions.log_probs)).sum())
-    one = of_states(STATES, MATRIX, 0.0, weights=np.ones(N, "float32"))[0][1]
-    assert_close(of_x, weights[:, None] * np.array(one), 1e-5)
-    alone = [of_states(STATES, MATRIX, 0.0, weights=row)[0][2] for row in np.diag(weights)]
-    assert_close(of_matrix, np.sum(alone, axis=0), 1e-5)
-
-
-@pytest.mark.parametrize("size", [1e3, 1e5])
-def test_far_apart_logits_stay_finite(size):
+def test_far_apart_logits_stay_finite():
+    size = 1e5
     values, predictions = of_states((size * STATES).astype("float32"), MATRIX, 0.1)
     assert all(np.isfinite(np.array(value)).all() for value in values)
     logits = (size * STATES).astype("float32").astype("float64") @ MATRIX.T
@@ -88,13 +77,12 @@ def test_no_position_at_all():
     assert predictions.correct.shape == predictions.log_probs.shape == (0,)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.1), ("float16", 0.01)])
-@pytest.mark.parametrize("matrix_dtype", ["same", "float32"])
-def test_half_precision(dtype, tolerance, matrix_dtype):
+@pytest.mark.parametrize(
+    "dtype, matrix_dtype, tolerance", [("bfloat16", "bfloat16", 0.1), ("float16", "float32", 0.01)]
+)
+def test_half_precision(dtype, matrix_dtype, tolerance):
     """The loss itself is float32; gradients come in the dtype of what they belong to."""
-    states, matrix = tf.cast(STATES, dtype), tf.cast(MATRIX, dtype)
-    if matrix_dtype != "same":
-        matrix = tf.cast(matrix, matrix_dtype)
+    states, matrix = tf.cast(STATES, dtype), tf.cast(tf.cast(MATRIX, dtype), matrix_dtype)
     (loss, *gradients), _ = of_states(states, matrix, 0.1)
     expected, *wanted = of_logits(tf.cast(states, "float32"), tf.cast(matrix, "float32"), 0.1)
     assert loss.dtype == tf.float32 and float(loss) == pytest.approx(float(expected), rel=1e-2)
@@ -108,6 +96,8 @@ def test_compiled_by_xla():
     values, _ = compiled(tf.constant(STATES), tf.constant(MATRIX), 0.1)
     for mine, expected in zip(values, of_logits(STATES, MATRIX, 0.1), strict=True):
         assert_close(mine, np.array(expected), 1e-5)
+    wrong = np.where(np.arange(N)[:, None] == 1, np.nan, STATES)  # of an unknown id
+    assert np.isnan(compiled(tf.constant(wrong), tf.constant(MATRIX), 0.1)[0][0])
 
 
 def rdrop_in_float64(states, matrix, weights, smoothing, alpha):
@@ -131,8 +121,8 @@ def slopes(function, x, step=1e-6):
     return result
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.5, 5.0])
-def test_rdrop_against_float64(part, alpha):
+def test_rdrop_against_float64(part):
+    alpha = 0.5
     states, weights = normal(2, N, D), WEIGHTS * np.random.default_rng(3).random(N)
     loss, (of_x, of_matrix, of_rows), predictions = fused.fused_cross_entropy(
         tf.constant(states), tf.constant(MATRIX), LABELS, weights.astype("float32"), 0.1, alpha
@@ -148,18 +138,24 @@ def test_rdrop_against_float64(part, alpha):
     assert_close(predictions.log_probs, np.array(alone.log_probs), 1e-6)
 
 
-def test_rdrop_of_equal_passes_is_the_plain_loss():
-    loss, (of_x, of_matrix, _), _ = fused.fused_cross_entropy(
-        tf.constant([STATES, STATES]), tf.constant(MATRIX), LABELS, WEIGHTS, 0.1, 5.0
-    )
-    expected, (expected_x,), expected_matrix, _ = _plain(STATES)
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    assert_close(tf.reduce_sum(of_x, axis=0), np.array(expected_x), 1e-5)
-    assert_close(of_matrix, np.array(expected_matrix), 1e-5)
+@pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")
+def test_half_precision_is_rounded_once():
+    """Its three products: logits, and both gradients."""
+    ulp, ones = 2.0**-7, tf.ones([1])
 
+    def run(states, matrix, labels, weights=ones):
+        states, matrix = tf.constant(states, "bfloat16"), tf.constant(matrix, "float32")
+        return fused.fused_cross_entropy(states[None], matrix, tf.constant(labels), weights, 0.0)
 
-def _plain(states):
-    loss, gradients, _ = fused.fused_cross_entropy(
-        tf.constant(states[None]), tf.constant(MATRIX), LABELS, WEIGHTS, 0.1
-    )
-    return loss, *gradients
+    for states, one, other in (
+        ([1.0, 0.75 * ulp], [1.0, 1.0], [1 + ulp, 0.0]),  # the same number, once rounded
+        ([1.0] * 4096, [1.0] * 4096, [4096.0] + [0.0] * 4095),
+    ):
+        _, _, predictions = run([states], [one, other], [0])
+        np.testing.assert_allclose(predictions.log_probs, np.log(0.5), rtol=1e-6)
+    # A uniform softmax over rows of ones: their mean is 1, so a step towards one changes nothing.
+    _, (of_states, _, _), _ = run([[0.0]], np.ones((4096, 1)), [0])
+    assert float(of_states[0, 0, 0]) == 0.0
+    # A vocabulary of one id: the gradient is a sum over positions.
+    _, (_, of_matrix, _), _ = run(np.ones((1000, 1)), [[1.0]], [0] * 1000, tf.ones([1000]))
+    assert float(of_matrix[0, 0]) == 1000.0

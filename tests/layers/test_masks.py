@@ -1,4 +1,4 @@
-"""Masks, against matrices written out by hand."""
+"""Masks: by hand; they arrive whether passed or carried by Keras from PositionalEmbedding."""
 
 import keras
 import numpy as np
@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from tests.support import layer_harness
+from tests.support.layer_harness import SOURCE, TARGET, X, assert_close, build, to_numpy
 
 
 def assert_mask(mask, expected):
@@ -14,12 +16,9 @@ def assert_mask(mask, expected):
     np.testing.assert_array_equal(mask, np.array(expected, bool))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "uint16"])
-def test_padding_mask(dtype):
-    assert_mask(
-        kt.padding_mask(np.array([[2, 7, 3], [1, 0, 0], [0, 0, 0]], dtype)),
-        [[1, 1, 1], [1, 0, 0], [0, 0, 0]],
-    )
+def test_padding_mask():
+    ids = np.array([[2, 7, 3], [1, 0, 0], [0, 0, 0]], "uint8")
+    assert_mask(kt.padding_mask(ids), [[1, 1, 1], [1, 0, 0], [0, 0, 0]])
 
 
 @pytest.mark.parametrize("number", [int, tf.constant])
@@ -29,15 +28,105 @@ def test_causal_mask(number):
 
 
 def test_combine():
-    rows = np.array([[1, 1, 0], [1, 0, 0]])  # numbers count as True where they are not 0
-    columns = np.array([[True], [False]])
+    rows = np.array([[2, -1, 0], [1, 0, 0]])  # integers count as True where they are not 0
+    columns = np.array([[1.0], [0.0]])  # floats must be 0 or 1
     assert_mask(kt.combine(rows, None, columns), [[1, 1, 0], [0, 0, 0]])
-    assert_mask(kt.combine(rows), rows)
-    assert kt.combine() is None
-    assert kt.combine(None, None) is None
+    assert_mask(kt.combine(rows), rows != 0)
+    assert_mask(kt.key_mask(rows != 0), (rows != 0)[:, None, None, :])
+    assert kt.combine(None, None) is kt.key_mask(None) is None
 
 
-def test_key_mask():
-    mask = np.array([[1, 0], [1, 1], [0, 0]], bool)
-    assert_mask(kt.key_mask(mask), mask[:, None, None, :])
-    assert kt.key_mask(None) is None
+@pytest.mark.parametrize(
+    "mask, message",
+    [
+        (-1e9 * (TARGET == 0), r"received floats such as -1e\+09"),
+        (np.full((3, 4), 0.5), "received floats such as 0.5"),
+        (keras.Input((4,)), "received floats: pass ops.cast"),
+        (np.ones(4, bool), r"must have shape \(batch, length\), received \(4,\)"),
+    ],
+    ids=["additive", "halves", "unknown floats", "without a batch"],
+)
+def test_what_is_no_mask(mask, message):
+    # As many heads as keys: a mask without a batch would broadcast.
+    with pytest.raises(ValueError, match=message):
+        kt.MultiHeadAttention(4, 2)(X, X, value_mask=mask)
+
+
+# Carried by tensors.
+
+TARGET_MASK, SOURCE_MASK = TARGET != 0, SOURCE != 0
+# Per layer, its inputs, and its masks for those that carry one.
+INPUTS = {
+    "MultiHeadAttention": {"query": TARGET, "value": SOURCE},
+    "Encoder": {"x": SOURCE},
+    "Decoder": {"x": TARGET, "memory": SOURCE},
+}
+MASKS = {
+    "MultiHeadAttention": {"query_mask": TARGET_MASK, "value_mask": SOURCE_MASK},
+    "Encoder": {"mask": SOURCE_MASK},
+    "Decoder": {"x_mask": TARGET_MASK, "memory_mask": SOURCE_MASK},
+}
+
+
+@pytest.fixture(scope="module")
+def embedding():
+    layer = kt.PositionalEmbedding(layer_harness.SOURCE_VOCABULARY, layer_harness.D)
+    layer.build()
+    return layer_harness.randomize(layer)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_carried_equals_passed(name, embedding):
+    layer = build(name)
+    carried = {key: embedding(ids) for key, ids in INPUTS[name].items()}
+    bare = to_numpy(carried)  # NumPy arrays carry nothing
+    passed = to_numpy(layer(**bare, **MASKS[name], return_attention_scores=True))
+    assert_close(layer(**carried, return_attention_scores=True), passed, 1e-6)
+    assert_close(layer(*carried.values()), passed[0], 1e-6)
+    half = build(name, policy="mixed_float16")  # the cast of what comes in float32 loses no mask
+    assert_close(half(*carried.values()), passed[0], layer_harness.TOLERANCES["mixed_float16"])
+    for mask in MASKS[name]:  # each of them matters
+        others = {key: value for key, value in MASKS[name].items() if key != mask}
+        scores = layer(**bare, **others, return_attention_scores=True)[1:]
+        pairs = zip(*map(keras.tree.flatten, (to_numpy(scores), passed[1:])), strict=True)
+        assert max(np.abs(one - other).max() for one, other in pairs) > 1e-2
+    everything = {key: np.ones_like(mask) for key, mask in MASKS[name].items()}
+    # A mask that is passed comes first.
+    assert_close(layer(**carried, **everything), to_numpy(layer(**bare)))
+
+
+@pytest.mark.parametrize("name", [*INPUTS, "FeedForward"])
+def test_mask_is_carried_on(name, embedding):
+    """A layer that follows, here an average over the positions, leaves the padding out."""
+    inputs = INPUTS.get(name, {"x": SOURCE})
+    outputs = build(name)(**{key: embedding(ids) for key, ids in inputs.items()})
+    average = keras.layers.GlobalAveragePooling1D()(outputs)
+    mask = next(iter(inputs.values())) != 0
+    expected = [row[own].mean(axis=0) for row, own in zip(to_numpy(outputs), mask, strict=True)]
+    assert_close(average, np.array(expected))
+
+
+LAYERS = {  # with the number of their inputs
+    "Decoder": (lambda: kt.Decoder(2, 8, 2, 16, norm="pre"), 2),
+    "Decoder alone": (lambda: kt.Decoder(2, 8, 2, 16, norm="pre", cross_attention=False), 1),
+    "MultiHeadAttention with keys": (lambda: kt.MultiHeadAttention(2, 4), 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_padding_anywhere_changes_nothing(name):
+    """Right padding would show nothing: what looks back never sees it."""
+    make, count = LAYERS[name]
+    embed = kt.PositionalEmbedding(9, 8, positions="none")
+    layer = make()
+    plain, padded = np.array([[5, 6, 7, 8]] * 2), np.array([[0, 0, 5, 6, 7, 8], [5, 0, 6, 7, 0, 8]])
+    layer(*[embed(plain)] * count)
+    layer_harness.randomize(embed)
+    layer_harness.randomize(layer)
+    expected = np.array(layer(*[embed(plain)] * count)).reshape(-1, 8)
+    inputs = [keras.Input((None,), dtype="int32") for _ in range(count)]
+    model = keras.Model(inputs, layer(*map(embed, inputs)))
+    first, *others = [padded] * count
+    for ids in ([first, *others], [plain, *others]):
+        assert_close(np.array(layer(*map(embed, ids)))[ids[0] != 0], expected)
+        assert_close(np.array(model(ids))[ids[0] != 0], expected)

@@ -1,16 +1,21 @@
 """A `fit` that was interrupted anywhere comes, in a fresh model, to what it would have come to."""
 
+import contextlib
+import functools
 import json
+import pathlib
+import signal
+import tempfile
 import time
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data.text_files import read_pairs
+from keras_transformer.runs.training_state import scatter_metrics
 from tests.support.command_line import python
-from tests.support.paths import SUPPORT
 from tests.support.reversed_text import write_corpus
 
 
@@ -23,27 +28,27 @@ class Interrupting(keras.callbacks.Callback):
 
     def __init__(self, update=None, epoch=None):
         super().__init__()
-        self.left, self.epoch = update, epoch
+        self.left = {"train": update, "test": epoch}
+
+    def count(self, kind):
+        if self.left[kind] is not None:
+            self.left[kind] -= 1
+            if not self.left[kind]:
+                raise Interrupted
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.left is not None:
-            self.left -= 1
-            if not self.left:
-                raise Interrupted
+        self.count("train")
 
     def on_test_end(self, logs=None):
-        if self.epoch is not None:
-            self.epoch -= 1
-            if not self.epoch:
-                raise Interrupted
+        self.count("test")
 
 
 class Logs(keras.callbacks.Callback):
-    """Keeps what callbacks see: each update's logs, and each epoch's."""
+    """Keeps what callbacks see: each update's logs, and each epoch's; its state is the latter."""
 
     def __init__(self):
         super().__init__()
-        self.updates, self.epochs = {}, {}
+        self.updates, self.epochs, self.seen, self.ended = {}, {}, [], False
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -53,6 +58,13 @@ class Logs(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.epochs[epoch] = dict(logs)
+        self.seen.append([epoch, logs["loss"]])
+
+    def get_state(self):
+        return self.seen
+
+    def set_state(self, state):
+        self.seen = state
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -73,179 +85,111 @@ class Own(keras.Model):
         return self.dense(self.normalization(x, training=training))
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    pairs = read_pairs(*write_corpus(tmp_path_factory.mktemp("text"), 90, 3))
-    lines = [line for pair in pairs for line in pair]
-    return pairs, kt.SubwordTokenizer.train(lines, 290)
+@functools.cache
+def corpus():
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = kt.read_pairs(*write_corpus(pathlib.Path(folder), 90, 3))
+    return pairs, kt.SubwordTokenizer.train([line for pair in pairs for line in pair[:2]], 290)
 
 
-def own_model(tokenizer, width=6, **options):
-    model = Own(tokenizer.vocabulary_size, width)
-    optimizer = keras.optimizers.Adam(
-        keras.optimizers.schedules.CosineDecay(0.02, 30), use_ema=True, ema_momentum=0.8
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False, **options)
-    return model
+def dataset_of(pairs, **options):
+    tokenizer = corpus()[1]
+    return kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24, **options)
 
 
-def fit(path, text, make_model, seed=0, every=4, extra=(), saved=(), data=None, **options):
+def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, **options):
     """What a script does, with random numbers of its own: model, logs of updates and epochs."""
     keras.utils.set_random_seed(1000 + seed)
-    pairs, tokenizer = text
-    model = make_model(tokenizer)
-    dataset = kt.make_dataset(
-        pairs, tokenizer, tokenizer, tokens_per_batch=128, max_length=24, seed=5, **(data or {})
-    )
-    resume = kt.ResumeTraining(path, dataset, every=every, callbacks=saved)
-    logs = Logs()
-    valid = kt.make_dataset(pairs[:9], tokenizer, tokenizer, 128, 24, shuffle=False)
-    options = dict(epochs=3, validation_data=valid, verbose=0) | options
-    try:
-        model.fit(dataset, callbacks=[*saved, logs, resume, *extra], shuffle=False, **options)
-    except Interrupted:
-        return model, None
+    pairs, tokenizer = corpus()
+    model = Own(tokenizer.vocabulary_size, width)
+    schedule = keras.optimizers.schedules.CosineDecay(0.02, 30)
+    optimizer = keras.optimizers.Adam(schedule, use_ema=True, ema_momentum=0.8)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    how = dict(metrics=["accuracy"], jit_compile=False, steps_per_execution=executed)
+    model.compile(optimizer, loss, **how)
+    dataset, logs = dataset_of(pairs[:rows], seed=5), Logs()
+    resume = kt.ResumeTraining(path, dataset, every=every, callbacks=[logs, *saved])
+    options = dict(epochs=3, validation_data=dataset_of(pairs[:9], shuffle=False)) | options
+    callbacks = [logs, *saved, resume, *extra]
+    with contextlib.suppress(Interrupted):
+        model.fit(dataset, callbacks=callbacks, shuffle=False, verbose=0, **options)
+        logs.ended = True
     return model, logs
-
-
-def state_of(model):
-    return [np.array(v) for v in (*model.variables, *model.optimizer.variables)]
 
 
 def assert_same(one, other):
     """Weights, random states and optimizer bit for bit; and the logs of what both have seen."""
     (model, logs), (whole, whole_logs) = one, other
-    for a, b in zip(state_of(model), state_of(whole), strict=True):
+    variables = ((*x.variables, *x.optimizer.variables) for x in (model, whole))
+    for a, b in zip(*variables, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert logs.epochs and logs.epochs.items() <= whole_logs.epochs.items()
+    assert logs.epochs.items() <= whole_logs.epochs.items()
+    assert logs.seen == whole_logs.seen
 
 
 @pytest.fixture(scope="module")
-def whole(text, tmp_path_factory):
+def whole(tmp_path_factory):
     """Three epochs of the user's own model without a stop."""
-    path = tmp_path_factory.mktemp("whole") / "points"
-    model, logs = fit(path, text, own_model)
+    model, logs = fit(tmp_path_factory.mktemp("whole") / "points", 0)
     steps = len(logs.updates) // 3
     assert steps > 6
     return model, logs, steps
 
 
-@pytest.mark.parametrize("stop", ["before the first point", "within", "last", "validation"])
-def test_a_model_of_ones_own(whole, text, tmp_path, stop):
-    """Also where all updates of an epoch had been done, but not its validation."""
+def test_stopped_again_and_again_and_after_the_end(whole, tmp_path):
+    """Before the first point, within an epoch, and in the validation after all updates of one."""
     *expected, steps = whole
-    when = {
-        "before the first point": dict(update=3),
-        "within": dict(update=steps + 6),
-        "last": dict(update=steps),
-        "validation": dict(epoch=2),
-    }
-    every = steps if stop in ("last", "validation") else 4
-    assert fit(tmp_path, text, own_model, 0, every, [Interrupting(**when[stop])])[1] is None
-    # Where nothing was saved, the script draws the weights that it drew before.
-    resumed = fit(tmp_path, text, own_model, 0 if stop == "before the first point" else 2, every)
-    assert_same(resumed, expected)
-    first = {"before the first point": 0, "within": 1, "last": 0, "validation": 1}[stop]
-    assert min(resumed[1].epochs) == first
-    logs, expected_logs = resumed[1].updates, expected[1].updates
-    done = {"within": 4 * ((steps + 6) // 4) - steps}.get(stop, every)
-    if stop == "before the first point":
-        done = 0
-    for (epoch, batch), values in logs.items():
-        passed = epoch == first and batch < done
-        at = (epoch, done - 1) if passed else (epoch, batch)
-        assert values == expected_logs[at]
+    within = 4 * ((steps + 6) // 4) - steps
+    ways = [  # seed, how it is stopped, steps between points, epoch and step that had been done
+        (0, dict(update=3), 4, 0, 0),
+        (0, dict(update=steps + 6), 4, 0, 0),  # the script draws the weights that it drew before
+        (2, dict(epoch=1), steps, 1, within),
+        (3, {}, 4, 1, steps),
+        (4, {}, 4, None, None),
+    ]
+    for seed, when, every, first, done in ways:
+        resumed = fit(tmp_path, seed, [Interrupting(**when)], every)
+        for (epoch, batch), values in resumed[1].updates.items():
+            passed = epoch == first and batch < done
+            assert values == expected[1].updates[epoch, done - 1 if passed else batch]
+        assert min(resumed[1].updates, default=(None,))[0] == first
+        assert resumed[1].ended is not bool(when)
+        if not when:
+            assert_same(resumed, expected)
 
 
-def test_again_and_again_and_after_the_end(whole, text, tmp_path):
-    *expected, steps = whole
-    for seed, update in enumerate((5, steps, 2 * steps)):
-        assert fit(tmp_path, text, own_model, seed, 4, [Interrupting(update)])[1] is None
-    assert_same(fit(tmp_path, text, own_model, 8), expected)
-    model, logs = fit(tmp_path, text, own_model, 9)
-    assert not logs.updates
-    for a, b in zip(state_of(model), state_of(expected[0]), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(
-    "data, options, compiled",
-    [
-        ({"repeat": True}, {"steps_per_epoch": 5, "epochs": 6}, {}),
+@pytest.mark.parametrize("way", ["several epochs a pass", "several steps a call"])
+def test_other_ways_to_fit(tmp_path, way):
+    options, update = dict(executed=4, epochs=2, validation_data=None), 2
+    if way == "several epochs a pass":
         # Keras makes a new iterator when it has counted the batches of a pass, some epochs.
-        ({}, {"steps_per_epoch": "a part of a pass", "epochs": 12}, {}),
-        ({}, {}, {"steps_per_execution": 4}),
-    ],
-    ids=["repeat", "several epochs a pass", "steps per execution"],
-)
-def test_other_ways_to_fit(text, tmp_path, data, options, compiled):
-    if options.get("steps_per_epoch") == "a part of a pass":
-        pairs, tokenizer = text
-        count = len(kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24, seed=5))
+        count = len(dataset_of(corpus()[0], seed=5))
         part = next(number for number in range(2, count + 1) if not count % number)
-        assert 6 < count < 12 * part, "the interruption comes before the end of a pass"
-        options = options | {"steps_per_epoch": part}
-
-    def make_model(tokenizer):
-        return own_model(tokenizer, **compiled)
-
-    expected = fit(tmp_path / "whole", text, make_model, data=data, **options)
-    update = 6 if not compiled.get("steps_per_execution") else 3  # calls
-    extra = [Interrupting(update)]
-    stopped = fit(tmp_path / "one", text, make_model, 0, 2, extra, data=data, **options)
-    assert stopped[1] is None
-    resumed = fit(tmp_path / "one", text, make_model, 2, 2, data=data, **options)
-    assert_same(resumed, expected)
+        epochs, update = count // part + 2, 6
+        assert update < count
+        options = dict(steps_per_epoch=part, epochs=epochs, validation_data=None)
+    assert not fit(tmp_path / "one", 0, [Interrupting(update)], 2, **options)[1].ended
+    resumed = fit(tmp_path / "one", 2, every=2, **options)
+    assert_same(resumed, fit(tmp_path / "whole", 0, **options))
 
 
-# Other callbacks.
-
-
-class Memory(keras.callbacks.Callback):
-    """Remembers in a way of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seen.append([epoch, logs["loss"]])
-
-    def get_state(self):
-        return self.seen
-
-    def set_state(self, state):
-        self.seen = state
-
-
-def test_callbacks_go_on_where_they_were(text, tmp_path):
+def test_callbacks_go_on_where_they_were(tmp_path):
     """Patience runs out when it would have, and the best weights come back."""
 
     def run(path, seed, extra=()):
-        stopping = keras.callbacks.EarlyStopping(
-            "val_loss", mode="max", patience=3, restore_best_weights=True
-        )
-        memory = Memory()
-        model, logs = fit(
-            *(path, text, own_model, seed, 4, extra), saved=[stopping, memory], epochs=9
-        )
-        return model, logs, stopping, memory
+        how = dict(mode="max", patience=3, restore_best_weights=True)
+        stopping = keras.callbacks.EarlyStopping("val_loss", **how)
+        return *fit(path, seed, extra, saved=[stopping], epochs=9), stopping
 
-    model, logs, stopping, memory = run(tmp_path / "whole", 0)
+    model, logs, stopping = run(tmp_path / "whole", 0)
     assert max(logs.epochs) == stopping.stopped_epoch < 8
     steps = len(logs.updates) // len(logs.epochs)
-    assert run(tmp_path / "one", 0, [Interrupting(2 * steps + 3)])[1] is None
-    for again in (False, True):
-        model_2, logs_2, stopping_2, memory_2 = run(tmp_path / "one", 2 + again)
-        assert bool(logs_2.epochs) is not again
-        assert memory_2.seen == memory.seen
-        assert (stopping_2.best, stopping_2.wait) == (stopping.best, stopping.wait)
-        for a, b in zip(model.get_weights(), model_2.get_weights(), strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-# What diverges.
+    assert not run(tmp_path / "one", 0, [Interrupting(2 * steps + 3)])[1].ended
+    resumed, resumed_logs, stopping_2 = run(tmp_path / "one", 2)
+    assert resumed_logs.ended and resumed_logs.seen == logs.seen
+    assert (stopping_2.best, stopping_2.wait) == (stopping.best, stopping.wait)
+    for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 class Spoiling(keras.callbacks.Callback):
@@ -265,49 +209,40 @@ class Spoiling(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     "update, token, said",
     [
-        (
-            6,
-            kt.START,
-            "the gradient norm of step 6 of epoch 1 is not finite.* step 4 of epoch 1",
-        ),
-        # What was saved after step 6 has come to this loss, and would again.
-        (7, kt.START, "step 7 of epoch 1 is not finite.* it resumes from step 4 of epoch 1"),
+        (7, kt.START, "norm of step 7 of epoch 1 is not finite.* resumes from step 4 of epoch 1"),
         (5, kt.UNK, "a weight after step 6 of epoch 1 is not finite.* step 4 of epoch 1"),
     ],
 )
-def test_nothing_is_saved_of_what_has_diverged(whole, text, tmp_path, update, token, said):
-    """Begun again without the fault, the training comes to what it would have come to."""
+def test_nothing_is_saved_of_what_has_diverged(whole, tmp_path, update, token, said):
+    """Begun again without the fault, the training comes to what it would have come to.
+
+    What was saved after step 6 has come to the loss of step 7, and would again.
+    """
     *expected, _ = whole
     with pytest.raises(FloatingPointError, match=said):
-        fit(tmp_path, text, own_model, 0, 2, [Spoiling(update, token)])
-    assert_same(fit(tmp_path, text, own_model, 2, 2), expected)
+        fit(tmp_path, 0, [Spoiling(update, token)], every=2)
+    assert_same(fit(tmp_path, 2, every=2), expected)
 
 
-# What is refused.
-
-
-def test_what_cannot_go_on(text, tmp_path):
-    pairs, tokenizer = text
-    fit(tmp_path, text, own_model, epochs=1)
-    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24)
+def test_what_cannot_go_on(whole, tmp_path):
+    fit(tmp_path, 0, epochs=1)
+    dataset, stopping = dataset_of(corpus()[0]), keras.callbacks.EarlyStopping("loss")
     with pytest.raises(ValueError, match="dataset must be the result of make_dataset"):
         kt.ResumeTraining(tmp_path, dataset.take(3))
     with pytest.raises(ValueError, match="every must be at least 1 step"):
         kt.ResumeTraining(tmp_path, dataset, every=0)
-    stopping = keras.callbacks.EarlyStopping("loss")
     resume = kt.ResumeTraining(tmp_path, dataset, callbacks=[stopping])
     with pytest.raises(ValueError, match="must come after the callbacks that it saves"):
-        own_model(tokenizer).fit(dataset, callbacks=[resume, stopping], shuffle=False)
+        whole[0].fit(dataset, callbacks=[resume, stopping], shuffle=False)
     with pytest.raises(ValueError, match="with the same model, optimizer and strategy"):
-        fit(tmp_path, text, lambda tokenizer: own_model(tokenizer, width=5))
+        fit(tmp_path, 0, width=5)
     with pytest.raises(ValueError, match="batches per pass to resume"):
-        fit(tmp_path, (pairs[:40], tokenizer), own_model)
+        fit(tmp_path, 0, rows=40)
 
 
-def test_when_a_point_is_due(text, tmp_path):
+def test_when_a_point_is_due(tmp_path):
     """At multiples of a number; without one, when the last took 2 % of the time since."""
-    pairs, tokenizer = text
-    dataset = kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24)
+    dataset = dataset_of(corpus()[0])
     resume = kt.ResumeTraining(tmp_path, dataset, every=7)
     resume.position.total_steps = 15
     assert resume._is_due(before=13) and not resume._is_due(before=14)
@@ -317,8 +252,71 @@ def test_when_a_point_is_due(text, tmp_path):
         assert resume._is_due(before=0) is due
 
 
-@pytest.mark.slow
-def test_two_replicas_resume_bit_for_bit(tmp_path):
-    """With metrics that each counts for itself, and a batch drawn before fit."""
-    printed = python(SUPPORT / "mirrored_resume.py", tmp_path)
-    assert json.loads(printed.splitlines()[-1]) == []
+def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
+    arrays = {"metrics/0/total@0": np.array(3.0), "metrics/0/total@1": np.array(4.5)}
+    one = tf.distribute.OneDeviceStrategy("CPU:0")
+    found = scatter_metrics(one, arrays | {"model/0/w@0": np.ones(2)})
+    assert found.keys() == {"metrics/0/total@0", "model/0/w@0"}
+    assert found["metrics/0/total@0"] == 7.5
+
+
+# What the first signal does, and a second one.
+
+# Each case in a child of its own, in which the package has been imported already.
+PROGRAM = """
+import json, os, signal, sys
+from keras_transformer.runs.resume_training import save_on_signals
+
+class Training:
+    def request_exit(self, status):
+        print("stop", status, flush=True)
+
+def attempt(name, of_hangups, numbers):
+    os.dup2(os.open(f"{name}.out", os.O_WRONLY | os.O_CREAT), 1)
+    os.dup2(gone if "gone" in name else os.open(f"{name}.err", os.O_WRONLY | os.O_CREAT), 2)
+    signal.signal(signal.SIGHUP, of_hangups)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with save_on_signals(Training()):
+            for number in numbers:
+                os.kill(os.getpid(), number)
+                print("went on", flush=True)
+    finally:
+        assert signal.getsignal(signal.SIGTERM) is before
+    print("ended as ever", flush=True)
+
+os.chdir(sys.argv[1])
+read, gone = os.pipe()
+os.close(read)
+for case in json.loads(sys.argv[2]):
+    if not os.fork():
+        try:
+            attempt(*case)
+        except SystemExit as end:
+            os._exit(end.code)  # TensorFlow takes seconds to end otherwise
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+CASES = {
+    "no signal": (signal.SIG_DFL, [], 0, "ended as ever\n"),
+    "SIGINT": (signal.SIG_DFL, [2], 130, "stop 130\nwent on\n"),
+    "SIGTERM twice": (signal.SIG_DFL, [15, 15], 143, "stop 143\nwent on\n"),
+    # The shell's and the system's; systemd's.
+    "SIGHUP twice": (signal.SIG_DFL, [1, 1], 129, "stop 129\nwent on\nwent on\n"),
+    "SIGHUP, SIGTERM": (signal.SIG_DFL, [1, 15], 143, "stop 129\nwent on\n"),
+    "nohup": (signal.SIG_IGN, [1], 0, "went on\nended as ever\n"),
+    "SIGHUP, the terminal is gone": (signal.SIG_DFL, [1], 129, "stop 129\nwent on\n"),
+}
+
+
+def test_signals(tmp_path):
+    given = [(name, of_hangups, numbers) for name, (of_hangups, numbers, *_) in CASES.items()]
+    statuses = python("-c", PROGRAM, tmp_path, json.dumps(given)).split()
+    for status, (name, (_, _, expected, said)) in zip(statuses, CASES.items(), strict=True):
+        assert (int(status), (tmp_path / f"{name}.out").read_text()) == (expected, said), name
+        if not name.endswith("gone"):
+            error = (tmp_path / f"{name}.err").read_text()
+            assert error.count("\n") == name.startswith("SIG")
+            first = name.replace(",", " ").split()[0]
+            noted = f"keras-transformer: {first}: saving the training"
+            assert not error or error.startswith(noted)

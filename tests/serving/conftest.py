@@ -1,30 +1,60 @@
-"""What several files of these tests share: exporting all signatures takes half a minute."""
+"""One translator and its export of all signatures, the same for the tests of all processes."""
 
+import json
 import shutil
 
 import pytest
 
-from keras_transformer.serving.saved_model import export
+import keras_transformer as kt
+from keras_transformer.serving.server_process import ServerProcess
+from tests.support.made_once import made_once
 from tests.support.stand_in_translator import StandIn
 from tests.support.toy_translator import toy_pairs, trained_translator
 
 
+def write_run(folder):
+    """Writes what of a run directory is needed to translate."""
+    toy = trained_translator()
+    toy.model.save(folder / "model.keras")
+    for side in ("source", "target"):
+        toy.source_tokenizer.save(folder / f"{side}.spm")
+
+
 @pytest.fixture(scope="session")
-def toy_version(tmp_path_factory):
-    """The half-trained toy as `export` publishes it by default: leave it as it is."""
-    return export(trained_translator(), tmp_path_factory.mktemp("toy"), pairs=toy_pairs(40))
+def translator(tmp_path_factory):
+    """The half-trained toy, read from a run directory: do not change its weights."""
+    return kt.load(made_once(tmp_path_factory, "toy-run", write_run), "float32")
+
+
+@pytest.fixture(scope="session")
+def toy_version(translator, tmp_path_factory):
+    """Its export, moved from where it was written: leave it as it is."""
+
+    def write(folder):
+        found = []
+        kt.export(translator, folder, pairs=toy_pairs(40), report=found.extend)
+        (folder / "findings.json").write_text(json.dumps(found))
+
+    return str(made_once(tmp_path_factory, "toy-export", write) / "1")
+
+
+@pytest.fixture(scope="session")
+def server(toy_version):
+    """A process that answers as a server with this export does."""
+    with ServerProcess(toy_version) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
-def translator():
+def stand_in():
     """Made anew for each file: tests of others empty the cache that holds its tokenizer's model."""
     return StandIn()
 
 
 @pytest.fixture(scope="session")
-def version_dir(tmp_path_factory):
+def stand_in_version(tmp_path_factory):
     """Its export, moved away from where it was written: leave it as it is."""
-    path = export(StandIn(), tmp_path_factory.mktemp("written") / "model")
+    path = kt.export(StandIn(), tmp_path_factory.mktemp("written") / "model")
     elsewhere = tmp_path_factory.mktemp("moved") / "5"
     shutil.move(path, elsewhere)
     return elsewhere

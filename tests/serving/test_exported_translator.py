@@ -1,7 +1,6 @@
 """What the commands ask an export: the answers of the translator in memory, or one sentence."""
 
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -9,31 +8,25 @@ import signal
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
-from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.opening import Opened, SentenceTranslator
+from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.serving.saved_model import load_saved_model
-from keras_transformer.serving.server_process import ServerProcess
-from keras_transformer.serving.structure import read_signatures
 from keras_transformer.serving.versions import read_card
 from tests.support import child_process
-from tests.support.command_line import python, run
+from tests.support.command_line import python, refused, run
 from tests.support.paths import FIXTURES
-from tests.support.toy_translator import SOURCES, trained_translator
+from tests.support.sample_text import BYTES, LINES, TEXTS
+from tests.support.toy_translator import SIZES, SOURCES
 
 BEAM = SearchConfig(beam_size=5)
 SAMPLING = SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.9, seed=7)
 TARGETS = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
-
-
-@pytest.fixture(scope="module")
-def translator():
-    return trained_translator()
 
 
 @pytest.fixture(scope="module")
@@ -50,40 +43,30 @@ def check_hypotheses(found, expected):
 
 
 @pytest.mark.parametrize(
-    "search", [SearchConfig(), BEAM, SAMPLING], ids=["greedy", "beam", "sampling"]
+    "search, n_best",
+    [(SearchConfig(), 1), (BEAM, 2), (SAMPLING, 2)],
+    ids=["greedy", "beam", "sampling"],
 )
-def test_translations_are_those_in_memory(exported, translator, search):
-    n_best = 2 if search in (BEAM, SAMPLING) else 1
+def test_translations_are_those_in_memory(exported, translator, search, n_best):
     found = exported.translate_n_best(SOURCES, 4, search, n_best=n_best)
     check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
     if search is BEAM:
         empty = exported.translate_n_best([""], search=BEAM)[0]
         assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
-
-
-def test_a_path_that_looks_like_a_pattern(toy_version, translator, tmp_path, monkeypatch):
-    """TensorFlow takes the prefix of the weights' files for one."""
-    path = shutil.copytree(toy_version, tmp_path / "[v2] *? \\ {a,b}" / "1")
-    expected = translator.translate(SOURCES)
-    assert ExportedTranslator(path.parent).translate(SOURCES) == expected
-    assert load_saved_model(path)(SOURCES)[0] == expected
-    monkeypatch.chdir(path)
-    assert ExportedTranslator(".").translate(SOURCES) == expected
+    if search is SAMPLING:  # which depends on the numbers of lines
+        whole, parts = translator.translate(SOURCES, search=SAMPLING), [(0, 3), (3, 4), (4, 10)]
+        texts = [exported.translate(SOURCES[i:j], search=SAMPLING, first=i) for i, j in parts]
+        assert sum(texts, []) == whole
 
 
 def test_scores_are_those_in_memory(exported, translator):
-    found, expected = exported.score(SOURCES, TARGETS), translator.score(SOURCES, TARGETS)
+    found, expected = exported.score(SOURCES, TARGETS, 3), translator.score(SOURCES, TARGETS)
     assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
     values = [value for value, _ in expected]
     assert [value for value, _ in found] == pytest.approx(values, abs=1e-4)
-
-
-@pytest.mark.parametrize("targets", [["A", "B"], []])
-def test_a_target_for_each_source(exported, translator, targets):
-    message = f"a target for each source, received {len(targets)} for 1"
-    for model in (exported, translator):
-        with pytest.raises(ValueError, match=message):
-            model.score(["a"], targets)
+    for targets in (["A", "B"], []):
+        with pytest.raises(ValueError, match=f"each source, received {len(targets)} for 1"):
+            exported.score(["a"], targets)
 
 
 def command(*arguments):
@@ -95,27 +78,23 @@ def command(*arguments):
 def test_the_commands_take_an_export(toy_version, translator, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text("".join(f"{line}\n" for line in SOURCES))
-    beam = "--beam-size 5".split()
     n_best = translator.translate_n_best(SOURCES, search=BEAM, n_best=2)
-    texts = [" ".join(hypotheses[0].text.splitlines()) for hypotheses in n_best]
-    target.write_text("".join(f"{text}\n" for text in texts))
-    files = ["--source", source, "--target", target]
-    rows = [row.split(" ||| ") for row in command("translate", toy_version, *beam, "--n-best", "2")]
+    short = [" ".join(found[0].text.splitlines())[:8] for found in n_best]
+    target.write_text("".join(f"{text}\n" for text in short))
+    words = ["translate", toy_version, "--beam-size", "5", "--n-best", "2"]
+    rows = [row.split(" ||| ") for row in command(*words)]
     expected = [(i, one) for i, hypotheses in enumerate(n_best) for one in hypotheses]
     assert [int(row[0]) for row in rows] == [i for i, _ in expected]
     scores = [one.score for _, one in expected]
     assert [float(row[2]) for row in rows] == pytest.approx(scores, abs=1e-4)
-    report = command("evaluate", toy_version, *files, *beam, "--json", "--n-bootstrap", "0")
-    assert json.loads(report[0])["exact_match"] == 100
-    short = [text[:8] for text in texts]  # what decoding cut off has no room for its END
-    target.write_text("".join(f"{text}\n" for text in short))
-    scored = [row.split("\t") for row in command("score", toy_version, *files)]
+    words = ["score", toy_version, "--source", source, "--target", target]
+    scored = [row.split("\t") for row in command(*words)]
     assert [int(tokens) for _, tokens in scored] == [n for _, n in translator.score(SOURCES, short)]
 
 
-def test_lines_come_out_before_the_last_one_is_read(toy_version):
+def test_lines_come_out_before_the_last_one_is_read(toy_version, translator):
     """And nothing is printed when the reader has left."""
-    expected = trained_translator().translate(SOURCES)
+    expected = translator.translate(SOURCES)
     command = [sys.executable, "-m", "keras_transformer", "translate", toy_version]
     pipe = subprocess.PIPE
     with child_process.running(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -130,57 +109,105 @@ def test_lines_come_out_before_the_last_one_is_read(toy_version):
         assert process.wait() == 0 and process.stderr.read() == b""
 
 
-def test_samples_depend_on_the_numbers_of_lines(toy_version):
-    exported = ExportedTranslator(toy_version)
-    whole = trained_translator().translate(SOURCES, search=SAMPLING)
-    parts = [(0, 3), (3, 4), (4, 10)]
-    found = [exported.translate(SOURCES[i:j], search=SAMPLING, first=i) for i, j in parts]
-    assert sum(found, []) == whole
+class OwnLayer(kt.EncoderLayer):
+    def make_feed_forward(self):
+        return keras.layers.Dense(self.d_model, "tanh")
 
 
-def test_a_process_that_has_died_is_replaced(toy_version):
-    exported = ExportedTranslator(toy_version)
-    expected = exported.translate(SOURCES)
+class OwnEncoder(kt.Encoder):
+    layer_class = OwnLayer
+
+
+class OwnModel(kt.Transformer):
+    encoder_class = OwnEncoder
+
+
+def own_translator(folder):
+    """Layers of one's own, LoRA, and WordPiece on both sides; a piece looks like a path."""
+    learned = kt.WordPieceTokenizer.train(LINES, 125, lowercase=True)
+    pieces = [piece.decode() for piece in learned.pieces(range(4, 125)).numpy()]
+    (folder / "vocab.txt").write_text("\n".join(["[UNK]", "/usr/bin", *pieces]), encoding="utf-8")
+    source = kt.WordPieceTokenizer.from_vocabulary(folder / "vocab.txt", lowercase=True)
+    target = kt.WordPieceTokenizer.train(LINES, 135)
+    model = OwnModel(source.vocabulary_size, target.vocabulary_size, **SIZES)
+    model.build()
+    (layer,) = model.decoder.layers
+    layer.cross_attention.query_dense.enable_lora(2)
+    for seed, weight in enumerate(model.trainable_variables):
+        weight.assign(np.random.default_rng(seed).normal(0, 0.4, weight.shape))
+    return kt.Translator(model, source, target)
+
+
+def test_an_export_of_ones_own_layers_and_vocabulary_and_search(tmp_path):
+    """Limit and beam are those of its card."""
+    translator = own_translator(tmp_path)
+    own = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length", "max_output_length": 7}
+    config = kt.ExportConfig(signatures=("beam",), **own)
+    path = kt.export(translator, tmp_path / "words", config=config)
+    exported, texts = ExportedTranslator(path), [*LINES[:9], *TEXTS, *BYTES]
+    expected = translator.translate(texts, max_output_length=7)
+    assert exported.translate(texts, seed=2) == expected and len(set(expected)) > 3
+    expected = translator.translate_n_best(texts, search=SearchConfig(**own), n_best=2)
+    check_hypotheses(exported.translate_n_best(texts, beam_size=3, n_best=2), expected)
+    assert Opened(path).search == SearchConfig(max_output_length=7)
+    assert Opened(path, {"beam_size": 3}).search == SearchConfig(**own)
+    with pytest.raises(ValueError, match="fixes length_penalty .* beam at 0.5, received 1.0"):
+        exported.translate(SOURCES, beam_size=3, length_penalty=1.0)
+    described = read_card(path)["vocabulary"]
+    assert described["target"]["detokenizing_loses"] == "spaces around punctuation"
+    assert "detokenizing_loses" not in described["source"]
+    assert Opened(path).detokenizing_losses(LINES) == "it loses spaces around punctuation"
+
+
+# An export of the signature serving_default alone.
+
+PLAIN = FIXTURES / "format-1" / "export" / "1"
+ANSWERS = json.loads((FIXTURES / "format-1" / "translations.json").read_text())
+EXPECTED = [ANSWERS[source] for source in SOURCES]
+
+
+def test_a_path_that_looks_like_a_pattern(tmp_path, monkeypatch):
+    """TensorFlow takes the prefix of the weights' files for one."""
+    path = shutil.copytree(PLAIN, tmp_path / "[v2] *? \\ {a,b}" / "1")
+    assert kt.load_saved_model(path.parent)(SOURCES)[0] == EXPECTED
+    monkeypatch.chdir(path)
+    assert ExportedTranslator(".").translate(SOURCES) == EXPECTED
+
+
+def test_a_process_that_has_died_is_replaced():
+    exported = ExportedTranslator(PLAIN)
+    assert exported.translate(SOURCES) == EXPECTED
     os.kill(exported._run.__self__._process.pid, signal.SIGKILL)
     with pytest.raises(ValueError, match="ended with status -9"):
         exported.translate(SOURCES)
-    assert exported.translate(SOURCES) == expected
+    assert exported.translate(SOURCES) == EXPECTED
     process = exported._run.__self__._process
     del exported
     assert process.poll() == 0  # has ended
 
 
-# Without waiting for TensorFlow's import.
-
-
-PLAIN = FIXTURES / "format-1" / "export" / "1"  # of serving_default alone
-ANSWERS = json.loads((FIXTURES / "format-1" / "translations.json").read_text())
-
-
-def without_tensorflow(code, *arguments):
-    code = f"import sys; sys.argv[0] = 'keras-transformer'\n{code}"
-    code += "\nassert not {'tensorflow', 'keras'} & set(sys.modules)"
-    return python("-c", code, *arguments)
-
-
-def test_an_export_translates_without_tensorflow():
+def test_tensorflow_is_not_imported():
+    """Neither to translate, nor to find that a signature is not there, before anything is loaded"""
     code = f"""
+import sys
+sys.argv[0] = "keras-transformer"
 from keras_transformer.runs.opening import Opened, SentenceTranslator
 print(SentenceTranslator(Opened(sys.argv[1]))({SOURCES!r}))
+for use in (
+    lambda version: SentenceTranslator(Opened(version, {{"beam_size": 2}})),
+    lambda version: SentenceTranslator(Opened(version, {{"sample": True}})),
+    lambda version: Opened(version).model.score(["abc"], ["a"]),
+):
+    try:
+        use(sys.argv[1])
+    except ValueError as error:
+        print(error)
+assert not {{"tensorflow", "keras"}} & set(sys.modules)
 """
-    answers = [ANSWERS[source] for source in SOURCES]
-    assert without_tensorflow(code, PLAIN) == f"{answers}\n"
-    assert SentenceTranslator(Opened(PLAIN))([]) == []
-
-
-def test_a_process_that_ends_within_a_reply():
-    """Its own end is named, not the JSON that it left."""
-    with ServerProcess(PLAIN) as server:
-        server._process.kill()
-        server._replies.close()
-        server._replies = io.BytesIO(b'{"outputs": {"te')
-        with pytest.raises(RuntimeError, match="ended with status -9 .killed, perhaps for its mem"):
-            server.predict(["a"])
+    answers, *said = python("-c", code, PLAIN).splitlines()
+    assert answers == str(EXPECTED)
+    for name, line in zip(("beam", "sample", "score"), said, strict=True):
+        assert f"has no signature {name}: export it with --signatures {name}." in line
 
 
 def test_many_sentences_have_their_graph_rewritten(monkeypatch):
@@ -195,95 +222,47 @@ def test_many_sentences_have_their_graph_rewritten(monkeypatch):
     monkeypatch.setattr(exported_translator, "ServerProcess", Observed)
     translator = ExportedTranslator(PLAIN)
     found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
-    found.append(translator.translate(SOURCES[3:]))
-    assert sum(found, []) == [ANSWERS[source] for source in SOURCES]
+    assert sum([*found, translator.translate(SOURCES[3:])], []) == EXPECTED
     assert optimized == [False, True]  # one process for the first two, one for all others
-
-
-def test_a_signature_that_is_not_there_is_named_at_once():
-    """Before anything is loaded."""
-    code = """
-from keras_transformer.runs.opening import Opened, SentenceTranslator
-for use in (
-    lambda version: SentenceTranslator(Opened(version, {"beam_size": 2})),
-    lambda version: SentenceTranslator(Opened(version, {"sample": True})),
-    lambda version: Opened(version).model.score(["abc"], ["a"]),
-):
-    try:
-        use(sys.argv[1])
-    except ValueError as error:
-        print(error)
-"""
-    said = without_tensorflow(code, PLAIN).splitlines()
-    for name, line in zip(("beam", "sample", "score"), said, strict=True):
-        assert f"has no signature {name}: export it with --signatures {name}." in line
-
-
-def test_signatures_are_read_as_tensorflow_reads_them(toy_version, tmp_path):
-    with open(f"{toy_version}/saved_model.pb", "rb") as file:
-        content = file.read()
-    (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
-    found = read_signatures(toy_version)
-    assert set(found) == set(meta_graph.signature_def) >= {"serving_default", "score"}
-    for name, signature in meta_graph.signature_def.items():
-        inputs, outputs = found[name]
-        assert inputs == {k: (t.name, t.dtype) for k, t in signature.inputs.items()}
-        assert outputs == {k: (t.name, t.dtype) for k, t in signature.outputs.items()}
-    for broken in (content[:-5], content[: len(content) // 2], b"\xff" * 20):
-        (tmp_path / "saved_model.pb").write_bytes(broken)
-        with pytest.raises(ValueError, match="its bytes cannot be parsed"):
-            read_signatures(tmp_path)
 
 
 # Mistakes.
 
-MISTAKES = {
-    "another beam": ("translate {} --beam-size 4", "fixes beam_size of its signature beam at 5"),
-    "another α": ("translate {} --beam-size 5 --length-penalty 2", "fixes length_penalty of"),
-    "too many": ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
-    "length": (
-        "translate {} --max-output-length 5",
-        "fixes max_output_length of its signature serving_default at none, received 5",
-    ),
-    "prefixes": ("translate {} --prefix {}/model.json", "which takes no prefixes"),
-    "precision": (
-        "score {} --source x.tsv --precision float32",
-        "--precision is for run directories",
-    ),
-    "alignments": ("align {} --source x.tsv", "is a SavedModel: give the run directory it was"),
-    "map": ("attention {} a --output x.png", "is a SavedModel: give the run directory it was"),
-}
 
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_what_an_export_cannot_do_is_one_sentence(name, toy_version, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            "translate {} --max-output-length 5",
+            "fixes max_output_length of its signature serving_default at none, received 5",
+        ),
+        ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
+        ("translate {} --prefix {}/model.json", "which takes no prefixes"),
+        ("score {} --source x.tsv --precision float32", "--precision is for run directories"),
+        ("align {} --source x.tsv", "is a SavedModel: give the run directory it was"),
+        ("attention {} a --output x.png", "is a SavedModel: give the run directory it was"),
+    ],
+)
+def test_what_an_export_cannot_do(arguments, message, toy_version, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.tsv").write_text("a\tb\n")
-    arguments, message = MISTAKES[name]
-    result = run(*(word.replace("{}", toy_version) for word in arguments.split()), stdin=b"a\n")
-    error = result.stderr.decode()
-    assert result.returncode == 2 and message in error, error
-    assert error.startswith("keras-transformer: ") and error.count("\n") == 1
+    words = [word.replace("{}", toy_version) for word in arguments.split()]
+    refused(words, message, stdin=b"a\n")
 
 
-def test_an_export_without_a_card(toy_version, tmp_path):
+def test_searches_that_it_fixes(exported, toy_version, tmp_path):
+    for search, name in (
+        (SearchConfig(), "serving_default"),
+        (BEAM, "beam"),
+        (dataclasses.replace(SAMPLING, seed=1, temperature=0.1, top_k=1, top_p=0.5), "sample"),
+        (SearchConfig(seed=5), "serving_default"),
+    ):
+        assert exported.check_search(search) == name
+    with pytest.raises(ValueError, match="fixes beam_size of its signature beam at 5, received 4"):
+        exported.check_search(SearchConfig(beam_size=4))
+    with pytest.raises(ValueError, match="fixes length_penalty of its signature beam"):
+        exported.check_search(SearchConfig(beam_size=5, length_penalty=2))
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
     with pytest.raises(ValueError, match="fixes beam_size of its signature beam at 1, received 5"):
         ExportedTranslator(copy).check_search(BEAM)
-    assert ExportedTranslator(copy).check_search(dataclasses.replace(SAMPLING, seed=1)) == "sample"
-
-
-def test_an_export_has_its_own_search(translator, tmp_path):
-    """Its limit and its beam are those of its card, unless options differ."""
-    own = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length", "max_output_length": 4}
-    path = kt.export(translator, tmp_path, config=kt.ExportConfig(signatures=("beam",), **own))
-    assert Opened(path).search == SearchConfig(max_output_length=4)
-    assert Opened(path, {"beam_size": 3}).search == SearchConfig(**own)
-    exported = ExportedTranslator(path)
-    expected = translator.translate_n_best(SOURCES, search=SearchConfig(**own), n_best=2)
-    check_hypotheses(exported.translate_n_best(SOURCES, beam_size=3, n_best=2), expected)
-    assert exported.translate(SOURCES, seed=2) == translator.translate(SOURCES, max_output_length=4)
-    with pytest.raises(ValueError, match="fixes length_penalty .* beam at 0.5, received 1.0"):
-        exported.translate(SOURCES, beam_size=3, length_penalty=1.0)
-    assert read_card(path)["max_output_length"] == 4

@@ -16,8 +16,8 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 import keras_transformer as kt
-from tests.support import child_process, layer_harness
-from tests.support.layer_harness import assert_close, functional, randomize
+from tests.support import child_process
+from tests.support.layer_harness import assert_close, randomize
 from tests.support.paths import SUPPORT
 
 VOCABULARY = 20
@@ -32,52 +32,31 @@ def draw_ids(rows, length, seed):
     return np.where(np.arange(length) < length - np.arange(rows)[:, None], ids, 0)
 
 
-def layer():
-    """Attention between two sequences, with a mask."""
-    arrays = layer_harness.CASES["MultiHeadAttention"].arrays
-    model = functional(layer_harness.build("MultiHeadAttention"), arrays)
-    return model, [arrays, {name: x[:1, :3] for name, x in arrays.items()}]
-
-
-def classifier(positions="sinusoidal"):
+def classifier(positions="sinusoidal", relative=("none",)):
     """What README and guide call a classifier: an encoder of texts."""
     ids = keras.Input((None,), dtype="int32", name="ids")
-    added, relative = positions, "none"
-    if positions in ("relative", "bucketed", "rotary", "disentangled"):
-        added, relative = "none", positions
-    x = kt.PositionalEmbedding(VOCABULARY, 8, positions=added, max_length=9)(ids)
-    x = kt.Encoder(1, 8, 2, 16, positions=relative)(x)
+    x = kt.PositionalEmbedding(VOCABULARY, 8, positions=positions, max_length=9)(ids)
+    for kind in relative:
+        x = kt.Encoder(1, 8, 2, 16, positions=kind)(x)
     x = keras.layers.GlobalAveragePooling1D()(x)
     model = randomize(keras.Model(ids, keras.layers.Dense(3)(x)))
     return model, [{"ids": draw_ids(*shape, seed=length)} for shape, length in SHAPES]
 
 
 def transformer(**options):
-    vocabularies = VOCABULARY, VOCABULARY
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
-    model = randomize(kt.Transformer(*vocabularies, **sizes | options))
+    model = randomize(kt.Transformer(VOCABULARY, VOCABULARY, **sizes | options))
     return model, [
         {"source": draw_ids(*shape, seed=1), "target": draw_ids(shape[0], length, seed=2)}
         for shape, length in SHAPES
     ]
 
 
-MODELS = {
-    "layer": layer,
-    "classifier": classifier,
-    "Transformer": transformer,
-    "with options": lambda: transformer(
-        positions="rotary", share_embeddings="all", norm="pre", output_bias=True, suppress_ids=True
-    ),
-}
-POSITIONS = ("learned", "relative", "bucketed", "rotary", "disentangled")
-
-
 def call(model, inputs):
     """The model in memory, on a dict of arrays."""
     if isinstance(model, kt.Transformer):
         return model((inputs["source"], inputs["target"]))
-    return model(inputs["ids"] if "ids" in inputs else inputs)
+    return model(inputs["ids"])
 
 
 def run_onnx(path):
@@ -91,98 +70,61 @@ def run_litert(path):
     return lambda inputs: signature(**inputs)["output_0"]
 
 
-def run_saved_model(path):
-    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
-    return lambda inputs: signature(**inputs)["output_0"]
+FORMATS = {"onnx": ("model.onnx", run_onnx), "litert": ("model.tflite", run_litert)}
 
 
-RUNTIMES = {
-    "onnx": ("model.onnx", run_onnx),
-    "litert": ("model.tflite", run_litert),
-    "tf_saved_model": ("model", run_saved_model),
-}
-CONVERTED = ("onnx", "litert")
-
-
-def export(model, format, folder):
-    """Exports a model; returns a function from a dict of arrays to what the file computes."""
-    file, load = RUNTIMES[format]
-    model.export(folder / file, format=format, verbose=False)
-    return load(folder / file)
-
-
-@pytest.mark.parametrize("format", RUNTIMES)
-@pytest.mark.parametrize("name", MODELS)
-def test_same_numbers(name, format, tmp_path):
-    model, batches = MODELS[name]()
+def export(model, batches, format, folder):
+    """Returns a function that runs the file, which gives the model's numbers."""
+    name, load = FORMATS[format]
     expected = [call(model, inputs) for inputs in batches]
-    run = export(model, format, tmp_path)
+    model.export(folder / name, format=format, verbose=False)
+    run = load(folder / name)
     for inputs, outputs in zip(batches, expected, strict=True):
         assert_close(run(inputs), outputs)
+    return run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", RUNTIMES)
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_positional_encodings(positions, format, tmp_path):
-    model, batches = classifier(positions)
-    expected = [call(model, inputs) for inputs in batches]
-    run = export(model, format, tmp_path)
-    for inputs, outputs in zip(batches, expected, strict=True):
-        assert_close(run(inputs), outputs)
+@pytest.mark.parametrize("format", FORMATS)
+def test_transformer(format, tmp_path):
+    options = dict(positions="rotary", share_embeddings="all", norm="pre", output_bias=True)
+    export(*transformer(suppress_ids=True, **options), format, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["layer", "classifier", "Transformer"])
-def test_tflite_converter(name, tmp_path):
-    """TensorFlow's own converter: from a model with one input, or from what `export` writes."""
-    model, batches = MODELS[name]()
-    if name == "classifier":
-        converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    else:
-        call(model, batches[0])
-        model.export(tmp_path / "model", verbose=False)
-        converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
-    (tmp_path / "model.tflite").write_bytes(converter.convert())
-    run = run_litert(tmp_path / "model.tflite")
-    for inputs in batches:
-        assert_close(run(inputs), call(model, inputs))
-
-
-@pytest.mark.parametrize("activation", ["gelu", "celu"])
-def test_what_onnx_cannot_compute_is_computed_by_litert(activation, tmp_path):
-    model, (inputs, *_) = transformer(activation=activation)
-    run = export(model, "litert", tmp_path)
-    assert_close(run(inputs), call(model, inputs))
-
-
-@pytest.mark.parametrize("format", CONVERTED)
-def test_invalid_ids_are_errors(format, tmp_path):
-    """Not some other row of the embedding."""
-    model, (inputs, *_) = classifier()
-    call(model, inputs)
-    run = export(model, format, tmp_path)
+@pytest.mark.parametrize("format", FORMATS)
+def test_classifier_with_the_other_positions(format, tmp_path):
+    """Ids that there are not are errors, not some other row of the embedding."""
+    model, batches = classifier("learned", ("relative", "bucketed", "disentangled"))
+    run = export(model, batches, format, tmp_path)
     for invalid in (-1, VOCABULARY):
         with pytest.raises(Exception, match="out of .*bounds"):
-            run({"ids": np.full_like(inputs["ids"], invalid)})
+            run({"ids": np.full_like(batches[0]["ids"], invalid)})
+
+
+def test_tflite_converter_and_what_onnx_cannot_compute(tmp_path):
+    """TensorFlow's own converter, from the SavedModel of `model.export`."""
+    model, batches = transformer(activation="celu")
+    expected = [call(model, inputs) for inputs in batches]
+    model.export(tmp_path / "model", verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
+    (tmp_path / "model.tflite").write_bytes(converter.convert())
+    run = run_litert(tmp_path / "model.tflite")
+    for inputs, outputs in zip(batches, expected, strict=True):
+        assert_close(run(inputs), outputs)
 
 
 @pytest.mark.ordeal
-@pytest.mark.parametrize("name", ["layer", "classifier", "Transformer"])
-def test_tensorflow_js(name, tmp_path):
+@pytest.mark.parametrize("make", [classifier, transformer])
+def test_tensorflow_js(make, tmp_path):
     """The SavedModel of `model.export` by TensorFlow.js' converter, run by Node."""
     if not TFJS or not shutil.which("node"):
         pytest.skip("needs Node, and TFJS, an environment: see `make ordeal`")
-    model, batches = MODELS[name]()
+    model, batches = make()
     expected = [call(model, inputs) for inputs in batches]
     model.export(tmp_path / "model", verbose=False)
-    converter = os.path.join(TFJS, "bin", "tensorflowjs_converter")
+    converter = [os.path.join(TFJS, "bin", "tensorflowjs_converter")]
+    converter += ["--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    child_process.run(
-        [converter, "--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"],
-        env=environment,
-        check=True,
-        capture_output=True,
-    )
+    child_process.run(converter, env=environment, check=True, capture_output=True)
     arrays = [
         {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
         for inputs in batches

@@ -1,9 +1,14 @@
 """What one TensorFlow that setup.cfg allows has exported, the other loads and runs.
 
-`make ordeal` and `make test-other-tensorflow` make its environment and name it.
+`make ordeal` and `make test-other-tensorflow` make its environment and name it. Each of them runs
+
+python -m tests.serving.test_other_tensorflow write FOLDER     # FOLDER/<name>/1, of every kind
+python -m tests.serving.test_other_tensorflow answer FOLDER    # JSON: what they answer there
+python -m tests.serving.test_other_tensorflow other            # what pip installs for the other
 """
 
 import configparser
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -11,15 +16,52 @@ import sys
 
 import pytest
 
+import keras_transformer as kt
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.trial import _is_close, check
+from keras_transformer.serving.versions import SIGNATURES, make_inputs, read_card
 from tests.support import child_process
-from tests.support.exchange import KINDS, MINORS, PACKAGES
 from tests.support.paths import ROOT
+from tests.support.sample_text import LINES
+from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, trained_translator
 
 PYTHON = os.environ.get("OTHER_TENSORFLOW")
+MINORS = ("2.20", "2.21")  # of TensorFlow that setup.cfg allows
+PACKAGES = ("tensorflow", "tensorflow-text", "tensorflow-serving-api", "tensorboard")
+KINDS = {
+    "float32": {},
+    "int8": {"precision": "int8"},
+    "bfloat16": {"computation": "bfloat16"},
+    "wordpiece": {},
+}
+
+
+def write(folder):
+    """Exports of letters, and of words by WordPiece, with all signatures."""
+    words = random_translator(kt.WordPieceTokenizer.train(LINES, 125), seed=8)
+    for kind, options in KINDS.items():
+        translator = words if kind == "wordpiece" else trained_translator()
+        config = kt.ExportConfig(signatures=tuple(SIGNATURES), **options)
+        kt.export(translator, folder / kind, config=config, pairs=toy_pairs(5))
+
+
+def answer(folder):
+    """What is wrong with each of them, in words, and what its signatures answer, by its name."""
+    found = {}
+    for kind in KINDS:
+        path, texts = folder / kind / "1", [*SOURCES, *LINES[:9]]
+        with ServerProcess(path) as server:
+            replies = {name: server.predict(make_inputs(name, texts), name) for name in SIGNATURES}
+        found[kind] = {
+            "written_by": read_card(path)["versions"]["tensorflow"],
+            "problems": [problem for finding in check(path) for problem in finding.problems],
+            "replies": replies,
+        }
+    return found
 
 
 def exchange(python, command, folder):
-    arguments = [python, "-m", "tests.support.exchange", command, folder]
+    arguments = [python, "-m", "tests.serving.test_other_tensorflow", command, folder]
     done = child_process.run(arguments, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -56,19 +98,17 @@ def test_exports_are_exchanged(direction, tmp_path):
         for name, reply in own[kind]["replies"].items():
             other = foreign[kind]["replies"][name]
             assert reply.keys() == other.keys() and "error" not in reply, name
-            if kind == "bfloat16":  # ties may be decided otherwise
-                continue
-            for key, values in reply.items():
-                check_equal(other[key], values)
+            if kind != "bfloat16":  # in which ties may be decided otherwise
+                assert all(_is_close(reply[key], other[key]) for key in reply), name
 
 
-def check_equal(found, expected):
-    """Nested lists: numbers as close as float32 has them, all else the same."""
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            check_equal(one, other)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+if __name__ == "__main__":
+    command, *folder = sys.argv[1:]
+    if command == "write":
+        write(pathlib.Path(*folder))
+    elif command == "answer":
+        print(json.dumps(answer(pathlib.Path(*folder))))
     else:
-        assert found == expected
+        minor = importlib.metadata.version("tensorflow").rpartition(".")[0]
+        (other,) = set(MINORS) - {minor}
+        print(*(f"{package}=={other}.*" for package in PACKAGES))

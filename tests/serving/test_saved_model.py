@@ -1,167 +1,139 @@
 """The export: versions appear whole, are never changed, and can be read back."""
 
-import math
+import json
 import os
+import random
+import re
 import resource
+import shlex
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.data.pairs import Pair
 from keras_transformer.serving import saved_model, trial
 from keras_transformer.serving.saved_model import CORE_OPS, export
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.structure import check_structure
 from keras_transformer.utils import open_locked
+from tests.support import child_process
 from tests.support import stand_in_translator as stand_ins
 from tests.support.command_line import python
-from tests.support.toy_translator import random_translator
+from tests.support.paths import EXPORT, FIXTURES, ROOT
+from tests.support.sample_text import BYTES, TEXTS
+from tests.support.sealing import reseal
+from tests.support.toy_translator import SOURCES
 
-TEXTS = ["a cat", "the bird runs near", "", "東京 straße", "zebra"]
 HIGHEST = 2**63 - 1
-
-
-def answers_of(translator, texts):
-    """What the translator in memory answers."""
-    answers = translator.serve(tf.constant(texts, tf.string))
-    return [text.decode() for text in answers["text"].numpy()], answers["log_prob"].numpy()
+PLAIN = FIXTURES / "format-1" / "export" / "1"
+ANSWERS = json.loads((FIXTURES / "format-1" / "translations.json").read_text())
 
 
 def entries(directory):
     return sorted(os.listdir(directory)) if os.path.exists(directory) else []
 
 
+@pytest.fixture
+def untried(monkeypatch):
+    """Exports are not tried: what is tested is where they appear."""
+    monkeypatch.setattr(saved_model, "check", lambda *_: [])
+
+
 # Publishing.
 
 
-def test_versions_count_up_and_are_left_alone(translator, tmp_path):
+def test_versions_count_up_and_are_left_alone(stand_in, untried, tmp_path):
     base = tmp_path / "models" / "dates"
-    assert export(translator, base) == str(base / "1")
+    assert export(stand_in, base) == str(base / "1")
     before = {path: path.stat() for path in (base / "1").rglob("*")}
-    assert export(translator, str(base)) == str(base / "2")
-    assert entries(base) == ["1", "2"]
-    assert {path: path.stat() for path in (base / "1").rglob("*")} == before
-
-
-def test_next_version_follows_what_the_server_takes_for_versions(translator, tmp_path):
-    for name in ("1", "00007", "x", ".tmp-9-abc", "12.5", "1_000", "-40", "٤٢", str(HIGHEST + 1)):
-        (tmp_path / name).mkdir()
-    (tmp_path / "8").touch()
-    assert export(translator, tmp_path) == str(tmp_path / "9")
+    (base / "00007").mkdir()
+    (base / "8").touch()
     pairs = iter([Pair("ab", "ba", "a group"), ("b", "b")])
-    assert export(translator, tmp_path, 3, pairs=pairs) == str(tmp_path / "3")
+    assert export(stand_in, str(base), pairs=pairs) == str(base / "9")
+    assert export(stand_in, base, 3) == str(base / "3")
+    assert entries(base) == ["00007", "1", "3", "8", "9"]
+    assert {path: path.stat() for path in (base / "1").rglob("*")} == before
+    umask = os.umask(0)
+    os.umask(umask)
+    assert os.stat(base / "1").st_mode & 0o777 == 0o777 & ~umask  # others may read it
 
 
-def test_what_a_killed_export_left_is_removed_but_no_export_under_way(translator, tmp_path):
+def test_what_a_killed_export_left_is_removed_but_no_export_under_way(stand_in, untried, tmp_path):
     (tmp_path / "1.tmp").mkdir()
     (tmp_path / "1.tmp" / "saved_model.pb").write_bytes(b"half")
     other = open_locked(tmp_path)
     with pytest.raises(ValueError, match="Another export into .* is under way"):
-        export(translator, tmp_path)
+        export(stand_in, tmp_path)
     assert entries(tmp_path / "1.tmp") == ["saved_model.pb"]
     os.close(other)
-    assert export(translator, tmp_path) == str(tmp_path / "1")
+    assert export(stand_in, tmp_path) == str(tmp_path / "1")
     assert entries(tmp_path) == ["1"]
 
 
 @pytest.mark.parametrize("limit", [1000, 30_000])
-def test_a_full_disk_is_one_sentence(translator, tmp_path, limit):
+def test_a_full_disk_is_one_sentence(stand_in, tmp_path, limit):
     """The limit of a file's size is an error as that of a full disk, in Python and TensorFlow."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(ValueError, match="File too large"):
-            export(translator, tmp_path)
+            export(stand_in, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert entries(tmp_path) == []
 
 
-@pytest.mark.parametrize("version", [0, "3", HIGHEST + 1])
-def test_version_has_to_be_a_positive_int64(translator, tmp_path, version):
-    with pytest.raises(ValueError, match="expected an integer from 1"):
-        export(translator, tmp_path / "base", version)
-    assert entries(tmp_path / "base") == []
+def test_versions_that_are_refused(stand_in, tmp_path):
+    (tmp_path / "00003").mkdir()
+    for version in (0, "3", HIGHEST + 1):
+        with pytest.raises(ValueError, match=f"version is {version!r}; expected an integer from 1"):
+            export(stand_in, tmp_path, version)
+    with pytest.raises(ValueError, match="Version 3 is already in .* to get 4"):
+        export(stand_in, tmp_path, version=3)
+    with pytest.raises(ValueError, match="must be pairs .* received element 0: 'ab'"):
+        export(stand_in, tmp_path, pairs=["ab", "cd"])
     (tmp_path / str(HIGHEST)).mkdir()
     with pytest.raises(ValueError, match="expected an integer from 1"):
-        export(translator, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["3", "00003"])
-def test_taken_version_is_refused(translator, tmp_path, name):
-    (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match="Version 3 is already in .* to get 4"):
-        export(translator, tmp_path, version=3)
-    assert entries(tmp_path) == [name] and entries(tmp_path / name) == []
-
-
-@pytest.mark.parametrize("below", ["", "below"])
-def test_base_has_to_be_a_directory(translator, tmp_path, below):
+        export(stand_in, tmp_path)
+    assert entries(tmp_path) == ["00003", str(HIGHEST)]
     (tmp_path / "file").write_text("content")
-    with pytest.raises(ValueError, match="is not a directory"):
-        export(translator, tmp_path / "file" / below)
-    assert (tmp_path / "file").read_text() == "content"
+    for base in ("file", "file/below"):
+        with pytest.raises(ValueError, match="is not a directory"):
+            export(stand_in, tmp_path / base)
 
 
-def test_something_else_than_a_translator_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Expected a Translator, received Module"):
-        export(tf.Module(), tmp_path / "base")
-    assert entries(tmp_path) == []
+def test_no_version_is_to_be_seen_before_it_is_tried_and_flushed(stand_in, tmp_path, monkeypatch):
+    tried, flushed, check, fsync, replace = [], [], saved_model.check, os.fsync, os.replace
 
-
-def test_weights_that_are_not_finite_are_refused_before_anything_is_made(tmp_path):
-    with pytest.raises(ValueError, match="The model has weights that are not finite, such as "):
-        export(random_translator(deviation=math.nan), tmp_path / "base")
-    assert entries(tmp_path) == []
-
-
-def test_no_version_is_to_be_seen_before_it_is_whole(translator, tmp_path, monkeypatch):
-    """And every file is flushed before the rename."""
-    seen = []
-
-    def spy(module, name):
-        original = getattr(module, name)
-
-        def spied(*args, **kwargs):
-            result = original(*args, **kwargs)
-            seen.append((name, entries(tmp_path)))
-            return result
-
-        monkeypatch.setattr(module, name, spied)
-
-    spy(tf.saved_model, "save")
-    spy(saved_model, "write_card")
-    spy(saved_model, "write_warm_up")
-    spy(saved_model, "check")
-    spy(os, "replace")
-    flushed, fsync, replace = [], os.fsync, os.replace
+    def recording_check(temporary, *arguments):
+        tried.append(entries(tmp_path))
+        return check(temporary, *arguments)
 
     def recording_fsync(descriptor):
         flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
     def checking_replace(source, target):
-        tree = [os.path.join(where, x) for where, _, files in os.walk(source) for x in files]
+        assert tried == [entries(tmp_path)] == [["1.tmp"]]
+        tree = [os.path.join(where, x) for where, _, names in os.walk(source) for x in names]
         tree += [where for where, _, _ in os.walk(source)]
         assert os.path.join(source, "variables", "variables.index") in tree
         assert set(tree) <= set(flushed)
         replace(source, target)
 
+    monkeypatch.setattr(saved_model, "check", recording_check)
     monkeypatch.setattr(os, "fsync", recording_fsync)
     monkeypatch.setattr(os, "replace", checking_replace)
-    export(translator, tmp_path)
-    assert [name for name, _ in seen] == ["save", "write_warm_up", "write_card", "check", "replace"]
-    for name, listing in seen[:-1]:
-        assert listing == ["1.tmp"], name
-    assert seen[-1] == ("replace", ["1"]) and flushed[-1] == str(tmp_path)
+    export(stand_in, tmp_path)
+    assert tried and entries(tmp_path) == ["1"] and flushed[-1] == str(tmp_path)
 
 
-def test_other_users_may_read_the_version(version_dir):
-    umask = os.umask(0)
-    os.umask(umask)
-    assert os.stat(version_dir).st_mode & 0o777 == 0o777 & ~umask
-
-
-def test_version_that_appears_meanwhile_is_left_alone(translator, tmp_path, monkeypatch):
+def test_version_that_appears_meanwhile_is_left_alone(stand_in, tmp_path, monkeypatch):
     def check(*_):
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "saved_model.pb").write_text("the other's")
@@ -169,14 +141,9 @@ def test_version_that_appears_meanwhile_is_left_alone(translator, tmp_path, monk
 
     monkeypatch.setattr(saved_model, "check", check)
     with pytest.raises(ValueError, match="1 cannot be created: Directory not empty"):
-        export(translator, tmp_path, version=1)
+        export(stand_in, tmp_path, version=1)
     assert entries(tmp_path) == ["1"]
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "the other's"
-
-
-def test_pairs_have_to_be_pairs(translator, tmp_path):
-    with pytest.raises(ValueError, match="must be pairs .* received element 0: 'ab'"):
-        export(translator, tmp_path, pairs=["ab", "cd"])
 
 
 @pytest.mark.parametrize(
@@ -184,86 +151,171 @@ def test_pairs_have_to_be_pairs(translator, tmp_path):
     [
         (stand_ins.CompiledByXla, ValueError, "compiled by XLA"),
         (stand_ins.RaisesOnContent, tf.errors.InvalidArgumentError, "x > y"),
-        (stand_ins.DropsRows, ValueError, "answers 3 rows with 1 of text"),
         (stand_ins.Random, ValueError, "must depend on its row and the weights only"),
-        (stand_ins.NotANumber, ValueError, "log_prob nan, which JSON cannot hold"),
     ],
 )
 def test_unfit_translator_leaves_nothing_behind(tmp_path, twin, error, message):
+    reports = []
     with pytest.raises(error, match=message):
-        export(twin(), tmp_path)
-    assert entries(tmp_path) == []
+        export(twin(), tmp_path, report=reports.append)
+    assert entries(tmp_path) == [] and len(reports) == (error is ValueError)
 
 
 def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
+    """Python finds the variables of a Keras layer that is an attribute, a server does not."""
     monkeypatch.setattr(trial, "check_structure", lambda *_: [])
     with pytest.raises(ValueError, match="Could not find variable"):
         export(stand_ins.HoldsKerasLayer(), tmp_path)
     assert entries(tmp_path) == []
 
 
+# kill -9 in the middle of an export: a server sees whole versions, or none.
+
+EXPORTS = """
+import sys
+from keras_transformer.serving.saved_model import export
+from tests.support.stand_in_translator import StandIn
+translator = StandIn()
+print("ready", flush=True)
+while True:
+    export(translator, sys.argv[1])
+    print("published", flush=True)
+"""
+KILLS = 3
+
+
+@pytest.mark.slow
+def test_killed_exports_leave_no_broken_version(tmp_path):
+    base, generator = tmp_path / "model", random.Random(5)
+    base.mkdir()
+    seconds, cut_off = None, 0  # that an export takes; kills in the middle
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    for _ in range(KILLS):
+        # Killed with the server process of the trial.
+        with child_process.running([sys.executable, "-c", EXPORTS, base], **pipes) as process:
+            assert process.stdout.readline() == "ready\n"
+            if seconds is None:
+                started = time.monotonic()
+                assert process.stdout.readline() == "published\n"
+                seconds = time.monotonic() - started
+            time.sleep(generator.uniform(0.1, 0.9) * seconds)
+        names = entries(base)
+        versions = [name for name in names if re.fullmatch("[0-9]+", name)]
+        left = [name for name in names if name.endswith(".tmp")]
+        assert sorted(versions + left) == names
+        assert len(left) <= 1, "the next export removes what is left"
+        cut_off += len(left)
+    assert cut_off
+    whole = files(base / "1")
+    for version in versions:
+        assert files(base / version) == whole
+        assert check_structure(base / version, CORE_OPS) == []  # stand-ins hold others
+        with ServerProcess(base / version) as server:
+            assert "error" not in server.predict(["a cat"])
+
+
+def files(directory):
+    return {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
+
+
+# The real translator in a server's hands: the run that it came from is needed no more.
+
+
+def serve(translator, texts):
+    """What the translator answers in memory."""
+    outputs = translator.serve(tf.constant(texts, tf.string, shape=[len(texts)]))
+    texts = [text.decode() for text in outputs["text"].numpy()]
+    return {"text": texts, "log_prob": pytest.approx(outputs["log_prob"].numpy(), abs=1e-4)}
+
+
+@pytest.mark.parametrize("texts", [SOURCES * 4, TEXTS + BYTES, []], ids=["many", "any", "none"])
+def test_server_answers_as_the_translator_does(texts, server, translator):
+    reply = server.predict(texts)
+    assert reply == serve(translator, texts)
+    assert not texts or len(set(reply["text"])) > 3  # not one answer to all
+    for i, row in enumerate(texts[:10]):
+        alone = server.predict([row])
+        assert alone["text"] == reply["text"][i : i + 1]
+        assert alone["log_prob"] == pytest.approx(reply["log_prob"][i : i + 1], abs=1e-4)
+
+
+def test_export_holds_no_gradients(toy_version):
+    """Nobody trains it; those of our products would be more functions than all others."""
+    for version_dir, there in ((toy_version, False), (PLAIN, True)):  # written with them
+        with open(f"{version_dir}/saved_model.pb", "rb") as file:
+            assert (b"internal_grad_fn" in file.read()) == there
+
+
 # Reading back.
 
 
-def load_saved_model(path):
-    """The stand-ins are made of other ops than exports of ours."""
-    return saved_model.load_saved_model(path, CORE_OPS)
-
-
-def test_load_saved_model_answers_as_the_translator(translator, version_dir):
-    texts, log_probs = load_saved_model(version_dir)(TEXTS)
-    expected_texts, expected_log_probs = answers_of(translator, TEXTS)
-    assert texts == expected_texts and len(set(texts)) > 3
-    assert log_probs == pytest.approx(list(expected_log_probs), abs=1e-4)
-    assert load_saved_model(str(version_dir))([]) == ([], [])
-
-
-def test_load_saved_model_takes_the_highest_version_of_a_base(version_dir, tmp_path):
-    (tmp_path / "9").mkdir()  # 9 < 10, though not as text
-    shutil.copytree(version_dir, tmp_path / "10")
-    shutil.copytree(version_dir, tmp_path / ".tmp-11-abc")
-    assert load_saved_model(tmp_path)(["a cat"]) == load_saved_model(version_dir)(["a cat"])
-
-
-def test_load_saved_model_takes_any_text(version_dir):
-    rows = ["", "\x00", "\ud800", b"\xff", "a cat runs " * 1000]
-    texts, log_probs = load_saved_model(version_dir)(rows)
-    assert len(texts) == len(rows) and all(map(math.isfinite, log_probs))
+def test_load_saved_model_answers_as_a_server():
+    translate = kt.load_saved_model(PLAIN.parent)
+    tf.random.set_seed(5)  # empties the cache of kernels, but not the model
+    with ServerProcess(PLAIN) as server:
+        expected = server.predict(SOURCES)
+    texts, log_probs = translate(SOURCES)
+    assert texts == expected["text"] == [ANSWERS[source] for source in SOURCES]
+    assert log_probs == pytest.approx(expected["log_prob"], abs=1e-4)
+    assert translate([]) == ([], [])
+    assert len(translate(["", "\x00", "\ud800", b"\xff"])[0]) == 4
     with pytest.raises(ValueError, match="Expected a list of sentences"):
-        load_saved_model(version_dir)("a cat")
+        translate("a cat")
 
 
-def test_load_saved_model_needs_no_imports_of_its_caller(version_dir):
+def test_load_saved_model_needs_no_imports_of_its_caller():
     program = (
-        "import sys; from keras_transformer.serving.saved_model import CORE_OPS, load_saved_model; "
+        "import sys; from keras_transformer.serving.saved_model import load_saved_model; "
         "assert 'tensorflow_text' not in sys.modules; "
-        "print(load_saved_model(sys.argv[1], CORE_OPS)(['a cat'])[1])"
+        "print(*load_saved_model(sys.argv[1])(['abc'])[0])"
     )
-    answer = load_saved_model(version_dir)(["a cat"])[1]
-    assert python("-c", program, version_dir) == f"{answer}\n"
+    assert python("-c", program, PLAIN) == f"{ANSWERS['abc']}\n"
 
 
-@pytest.mark.parametrize("damage", ["absent", "file", "junk", "index", "shard"])
-def test_load_saved_model_says_what_is_wrong(version_dir, tmp_path, damage):
-    path = tmp_path / "model"
-    if damage == "file":
-        path.write_text("text")
-    elif damage != "absent":
-        shutil.copytree(version_dir, path)
-    if damage == "junk":
-        (path / "saved_model.pb").write_bytes(b"junk\xff")
-    if damage == "index":
-        (path / "variables" / "variables.index").unlink()
-    if damage == "shard":
-        (path / "variables" / "variables.data-00000-of-00001").unlink()
-    with pytest.raises(ValueError, match="SavedModel|is corrupted|is missing") as error:
-        load_saved_model(path)
-    assert "\n" not in str(error.value) and str(path) in str(error.value)
+def test_load_saved_model_says_what_is_wrong(tmp_path):
+    (tmp_path / "file").write_text("text")
+    for name in ("absent", "file"):
+        with pytest.raises(ValueError, match=f"{name} does not contain a SavedModel"):
+            kt.load_saved_model(tmp_path / name)
+    path = shutil.copytree(PLAIN, tmp_path / "model")
+    data = reseal(path) / "variables" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[::-1])
+    with pytest.raises(ValueError, match="variables.data-00000-of-00001 is corrupted"):
+        kt.load_saved_model(path)
+    reseal(path)
+    with pytest.raises(ValueError, match="model cannot be loaded as a SavedModel; ") as error:
+        kt.load_saved_model(path)
+    assert "\n" not in str(error.value)
 
 
-def test_load_saved_model_refuses_another_signature(tmp_path):
-    twin = stand_ins.OtherNames()
-    signatures = {"serving_default": twin.serve.get_concrete_function()}
-    tf.saved_model.save(twin, str(tmp_path), signatures=signatures)
-    with pytest.raises(ValueError, match="The outputs of 'serving_default' are"):
-        load_saved_model(tmp_path)
+# Without the package: what export/README.md offers.
+
+
+def run(*command, text=b""):
+    done = child_process.run([sys.executable, *command], input=text, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_translate_takes_any_bytes(toy_version, translator):
+    """By a process that has never imported this package."""
+    some = [b"abc", b"\xff\xfe\t\x00", b"", b"hg\r", "\u2028x".encode()]
+    lines = [*some * 60, b"no end"]  # more than one request
+    output = run(EXPORT / "translate.py", toy_version, text=b"\n".join(lines))
+    rows = output.removesuffix(b"\n").split(b"\n")
+    sources = [line.removesuffix(b"\r") for line in lines]
+    texts = [b" ".join(text.encode().splitlines()) for text in translator.translate(sources)]
+    expected = [b"%b\t%b" % columns for columns in zip(sources, texts, strict=True)]
+    found, log_probs = zip(*(row.rsplit(b"\t", 1) for row in rows), strict=True)
+    assert list(found) == expected and max(map(float, log_probs)) <= 0
+    assert rows[2] == b"\t\t0.0000"
+
+
+@pytest.mark.slow
+def test_saved_model_cli_as_the_readme_has_it():
+    readme = (EXPORT / "README.md").read_text()
+    (block,) = re.findall(r"( +python -c \"import tensorflow_text;.*?)\n\n", readme, re.DOTALL)
+    _, *arguments = shlex.split(block.replace("\\\n", " "))
+    arguments[arguments.index("--dir") + 1] = str(PLAIN)
+    assert re.search(rb"output key text:\n\[b'", run(*arguments))

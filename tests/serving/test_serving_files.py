@@ -1,51 +1,50 @@
-"""The files in export/ that TF Serving and Compose read, as these want them."""
+"""The files in export/ that TF Serving, Compose and Kubernetes read, as these want them."""
 
-import contextlib
 import http.server
-import io
 import pathlib
 import re
 import shutil
 import sys
 import threading
 
+import kubernetes_validate
 import pytest
-import tensorflow as tf
 import yaml
-from google.protobuf import text_format
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
 from tensorflow_serving.config import model_server_config_pb2
 
-from keras_transformer.serving.saved_model import export
+import keras_transformer as kt
 from keras_transformer.serving.server_process import ENVIRONMENT
-from tests.serving.test_clients import load, rest
-from tests.support import child_process, server_protos
+from tests.serving.test_clients import rest
+from tests.support import child_process
 from tests.support.paths import EXPORT, ROOT
-from tests.support.toy_translator import SOURCES, trained_translator
+from tests.support.toy_translator import SOURCES
 
 ENV = dict(re.findall("^(\\w+)=(.*)$", (EXPORT / ".env").read_text(), re.MULTILINE))
 VERSION = ENV["TF_SERVING_VERSION"]
-CONFIGS = ["models.config", "examples/two_languages.config", "examples/canary.config"]
 METRICS = "/monitoring/prometheus/metrics"
 FLAGS = {
     "--model_config_file", "--model_config_file_poll_wait_seconds", "--enable_batching",
     "--allow_version_labels_for_unavailable_models", "--batching_parameters_file",
     "--monitoring_config_file", "--grpc_channel_arguments",
 }  # fmt: skip
+(COMPOSED,) = yaml.safe_load((EXPORT / "docker-compose.yml").read_text())["services"].values()
 
 
-def parsed(name, message):
-    """What a file in config/ says, in the server's own words."""
-    return text_format.Parse((EXPORT / "config" / name).read_text(), message)
+def manifests(name):
+    return list(yaml.safe_load_all((EXPORT / "kubernetes" / f"{name}.yaml").read_text()))
 
 
-def models_of(name):
-    config = parsed(name, model_server_config_pb2.ModelServerConfig())
-    return list(config.model_config_list.config)
-
-
-def compose_service():
-    (service,) = yaml.safe_load((EXPORT / "docker-compose.yml").read_text())["services"].values()
-    return service
+(DEPLOYMENT,), (AUTOSCALER,) = manifests("deployment"), manifests("autoscaler")
+(REST, GRPC), (MONITOR,) = manifests("service"), manifests("service_monitor")
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
 
 
 def test_the_servers_version_is_in_one_place():
@@ -57,89 +56,94 @@ def test_the_servers_version_is_in_one_place():
     named = {path: set(re.findall(r"serving:(\w[\w.]*)", text)) for path, text in texts.items()}
     assert set().union(*named.values()) == {VERSION, "TF_SERVING_VERSION"}
     assert named[EXPORT / "README.md"] == {VERSION}
-    assert named[EXPORT / "kubernetes" / "deployment.yaml"] == {"TF_SERVING_VERSION"}
-    for path, text in texts.items():
-        code = path.suffix in (".yml", ".yaml")
-        assert not (code and VERSION in text), path
+    assert not [path for path in paths if path.suffix[:2] == ".y" and VERSION in texts[path]]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_models_are_the_servers_own_proto(name):
-    models = models_of(name)
-    assert len({model.name for model in models}) == len(models) > 0
-    for model in models:
-        assert model.base_path == f"/models/{model.name}"
-        assert model.model_platform == "tensorflow"
+# --- the server's configuration ---
+
+# Messages that the server's wheel does not carry, as they are in its session_bundle_config.proto
+# and monitoring_config.proto. Numbers do not matter: all is read as text.
+FIELD = descriptor_pb2.FieldDescriptorProto
+SIZES = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads")
+MESSAGES = {
+    "BatchingParameters": {
+        **dict.fromkeys([*SIZES, "max_execution_batch_size"], "google.protobuf.Int64Value"),
+        "enable_large_batch_splitting": "google.protobuf.BoolValue",
+    },
+    "PrometheusConfig": {"enable": FIELD.TYPE_BOOL, "path": FIELD.TYPE_STRING},
+    "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
+}
+
+
+def parse(name, message):
+    """A file of the server's, as a message by its name or class."""
+    if isinstance(message, str):
+        file = descriptor_pb2.FileDescriptorProto(name="server.proto", syntax="proto3")
+        file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
+        for one, fields in MESSAGES.items():
+            added = file.message_type.add(name=one)
+            for number, (field, kind) in enumerate(fields.items(), start=1):
+                how = {"type": kind} if isinstance(kind, int) else {"type_name": f".{kind}"}
+                added.field.add(name=field, number=number, label=FIELD.LABEL_OPTIONAL, **how)
+        pool = descriptor_pool.DescriptorPool()
+        pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+        pool.AddSerializedFile(file.SerializeToString())
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    return text_format.Parse((EXPORT / "config" / name).read_text(), message())
+
+
+def test_models():
+    names = ["models.config", "examples/two_languages.config", "examples/canary.config"]
+    parsed = [parse(name, model_server_config_pb2.ModelServerConfig) for name in names]
+    (usual,), (one, other), (canary,) = (x.model_config_list.config for x in parsed)
+    for model in (usual, one, other, canary):
+        assert model.base_path == f"/models/{model.name}" and model.model_platform == "tensorflow"
         loaded = set(model.model_version_policy.specific.versions)
         assert set(model.version_labels.values()) <= loaded
-    assert {path.name for path in EXPORT.glob("config/examples/*")} == {
-        pathlib.Path(name).name for name in CONFIGS[1:]
-    }
+    assert {path.name for path in EXPORT.glob("config/examples/*")} == {x[9:] for x in names[1:]}
+    assert one.name != other.name and canary.name == usual.name
+    assert usual.version_labels == {"stable": 1, "canary": 1}
+    assert canary.version_labels == {"stable": 1, "canary": 2}
+    elsewhere = [*EXPORT.glob("kubernetes/*"), *EXPORT.glob("*.y*ml"), *EXPORT.glob("config/*.txt")]
+    for path in elsewhere:  # the model is named in one place
+        assert usual.name not in path.read_text(), path
 
 
-def test_what_the_examples_are_examples_of():
-    usual, (one, other), canary = map(models_of, CONFIGS)
-    assert one.name != other.name
-    assert usual[0].version_labels == {"stable": 1, "canary": 1}
-    assert canary[0].version_labels == {"stable": 1, "canary": 2}
-    assert canary[0].name == usual[0].name
-
-
-def batching_parameters():
-    message = server_protos.message_class("BatchingParameters")()
-    return parsed("batching_parameters.txt", message)
-
-
-def test_large_requests_are_split():
-    """By TensorFlow's own batch scheduler, which is TF Serving's, with the numbers of the file."""
-    parameters = batching_parameters()
-    limit, largest = parameters.max_batch_size.value, parameters.max_execution_batch_size.value
-    assert limit > largest and not parameters.allowed_batch_sizes
-
-    @tf.function(input_signature=[tf.TensorSpec([None])], autograph=False)
-    @tf.nondifferentiable_batch_function(
-        parameters.num_batch_threads.value,
-        limit,
-        parameters.batch_timeout_micros.value,
-        allowed_batch_sizes=[*range(1, largest + 1)],  # all: nothing is filled up
-        max_enqueued_batches=parameters.max_enqueued_batches.value,
-        enable_large_batch_splitting=parameters.enable_large_batch_splitting.value,
-    )
-    def sizes_of_batches(rows):
-        return tf.fill(tf.shape(rows), tf.shape(rows)[0])
-
-    for rows in (1, largest, largest + 1, limit):
-        sizes = sizes_of_batches(tf.zeros([rows])).numpy().tolist()
-        assert sizes == rows // largest * largest * [largest] + rows % largest * [rows % largest]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="larger than maximum input batch"):
-        sizes_of_batches(tf.zeros([limit + 1]))
-
-
-@pytest.mark.parametrize("script", ["client_rest", "client_grpc"])
-def test_size_of_the_clients_requests(script, monkeypatch, capsys):
-    """It fits in a batch by default, and the help has the limit."""
-    parameters, client, asked = batching_parameters(), load(script), []
-    monkeypatch.setattr("sys.argv", [script, "--model", "m"])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n" * 100)))
-    kind = client.RestClient if script == "client_rest" else client.GrpcClient
-    monkeypatch.setattr(kind, "translate", lambda self, texts: asked.append(len(texts)) or [])
-    client.main()
-    assert asked[0] == parameters.max_execution_batch_size.value
-    monkeypatch.setattr("sys.argv", [script, "--help"])
-    with pytest.raises(SystemExit):
-        client.main()
-    assert f"up to {parameters.max_batch_size.value}" in " ".join(capsys.readouterr().out.split())
-
-
-def test_where_people_read_the_limit_it_is_that_of_the_file():
-    limit = f"up to {batching_parameters().max_batch_size.value} texts"
+def test_batching():
+    """A request of the clients is one batch."""
+    found = parse("batching_parameters.txt", "BatchingParameters")
+    assert min(getattr(found, name).value for name in SIZES) > 0
+    assert found.enable_large_batch_splitting.value
+    size, limit = found.max_execution_batch_size.value, f"up to {found.max_batch_size.value}"
+    assert 0 < size < found.max_batch_size.value
+    for name in ("client_rest.py", "client_grpc.py"):
+        text = " ".join((EXPORT / name).read_text().split())
+        assert f'"--batch-size", type=int, default={size}, help=' in text
+        assert f"config/ allows {limit}" in text
     for page in (EXPORT / "README.md", ROOT / "docs" / "serving.md"):
-        assert limit in " ".join(page.read_text(encoding="utf-8").split()), page
+        assert f"{limit} texts" in " ".join(page.read_text(encoding="utf-8").split()), page
 
 
-def test_monitoring_config():
-    config = parsed("monitoring.config", server_protos.message_class("MonitoringConfig")())
-    assert config.prometheus_config.enable and config.prometheus_config.path == METRICS
+def test_monitoring():
+    """And who asks for the metrics."""
+    found = parse("monitoring.config", "MonitoringConfig").prometheus_config
+    assert (found.enable, found.path) == (True, METRICS)
+    annotations = REST["metadata"]["annotations"]
+    assert annotations["prometheus.io/path"] == METRICS
+    # The Prometheus Operator's own kind: see its Documentation/api-reference/api.md.
+    kind = MONITOR["apiVersion"], MONITOR["kind"]
+    assert kind == ("monitoring.coreos.com/v1", "ServiceMonitor")
+    (endpoint,) = MONITOR["spec"]["endpoints"]
+    assert {*MONITOR["spec"]} == {"selector", "endpoints"}
+    assert {*endpoint} == {"port", "path", "interval"} and endpoint["path"] == METRICS
+    labels = MONITOR["spec"]["selector"]["matchLabels"]
+    assert labels.items() <= REST["metadata"]["labels"].items()
+    # Only one of the Services has that port, or every pod would be counted twice.
+    ports = [port["name"] for service in (REST, GRPC) for port in service["spec"]["ports"]]
+    assert ports.count(endpoint["port"]) == 1
+
+
+# --- Compose ---
 
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", "training-compose.yml"])
@@ -149,37 +153,21 @@ def test_compose_files_hold_by_their_schema(name):
     assert done.returncode == 0, done.stdout
 
 
-def test_compose_file_mounts_what_the_server_reads():
-    """Directories: a single file would stay the old one when an editor replaces it."""
-    service = compose_service()
-    places = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+def test_compose_file_starts_the_server_of_the_manifests():
+    name, _, tag = COMPOSED["image"].partition(":")
+    assert CONTAINER["image"] == f"{name}:TF_SERVING_VERSION"
+    assert tag.startswith("${TF_SERVING_VERSION:?")
+    assert COMPOSED["command"] == CONTAINER["args"]
+    assert {flag.partition("=")[0] for flag in COMPOSED["command"]} == FLAGS
+    environment = {variable["name"]: variable["value"] for variable in CONTAINER["env"]}
+    assert COMPOSED["environment"] == environment == ENVIRONMENT
+    # Directories: a single file would stay the old one when an editor replaces it.
+    places = dict(volume.split(":")[1::-1] for volume in COMPOSED["volumes"])
     assert places == {"/models": "./models", "/config": "./config"}
-    assert (EXPORT / "config").is_dir()
-    files = [flag.partition("=")[2] for flag in service["command"] if "_file=" in flag]
+    files = [flag.partition("=")[2] for flag in COMPOSED["command"] if "_file=" in flag]
     assert len(files) == 3
     for file in files:
         assert (EXPORT / places["/config"] / pathlib.Path(file).relative_to("/config")).is_file()
-
-
-def test_compose_file_and_manifests_start_the_same_server():
-    service = compose_service()
-    deployment = yaml.safe_load((EXPORT / "kubernetes" / "deployment.yaml").read_text())
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    name, _, tag = service["image"].partition(":")
-    assert container["image"] == f"{name}:TF_SERVING_VERSION"
-    assert tag.startswith("${TF_SERVING_VERSION:?")
-    assert service["command"] == container["args"]
-    assert {flag.partition("=")[0] for flag in service["command"]} == FLAGS
-    environment = {variable["name"]: variable["value"] for variable in container["env"]}
-    assert service["environment"] == environment == ENVIRONMENT
-
-
-def test_model_is_named_in_one_place():
-    (model,) = models_of("models.config")
-    elsewhere = ["docker-compose.yml", "kustomization.yaml", "config/monitoring.config"]
-    elsewhere += ["config/batching_parameters.txt"]
-    for path in [*(EXPORT / name for name in elsewhere), *EXPORT.glob("kubernetes/*")]:
-        assert model.name not in path.read_text(), path
 
 
 class Metrics(http.server.BaseHTTPRequestHandler):
@@ -193,42 +181,31 @@ class Metrics(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def answering(handler):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-
-
 def test_health_check_of_the_compose_file():
-    _, *command = compose_service()["healthcheck"]["test"]  # CMD
+    _, *command = COMPOSED["healthcheck"]["test"]  # CMD
 
     def healthy(port):
         here = [part.replace("8501", str(port)) for part in command]
         return not child_process.run(here, capture_output=True, timeout=10).returncode
 
-    with answering(Metrics) as port:
-        assert healthy(port)
-    assert not healthy(port)  # nobody listens any more
-    with answering(http.server.BaseHTTPRequestHandler) as port:  # 501
-        assert not healthy(port)
+    for handler in (Metrics, http.server.BaseHTTPRequestHandler):  # which answers 501
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+            assert healthy(server.server_port) == (handler is Metrics)
+            server.shutdown()
+    assert not healthy(server.server_port)  # nobody listens any more
 
 
 def docker_runs():
-    return (
-        bool(shutil.which("docker"))
-        and not child_process.run(["docker", "info"], capture_output=True).returncode
-    )
+    command = ["docker", "info"]
+    return shutil.which("docker") and not child_process.run(command, capture_output=True).returncode
 
 
 @pytest.mark.docker
 @pytest.mark.skipif(not docker_runs(), reason="there is no Docker engine on this machine")
-def test_real_server(tmp_path):
+def test_real_server(translator, tmp_path):
     """The real image with the real configuration: labels, batching, metrics, warm-up."""
-    export(trained_translator(), tmp_path / "models" / "dates")
+    kt.export(translator, tmp_path / "models" / "dates")
     shutil.copytree(EXPORT / "config", tmp_path / "config")
     for name in ("docker-compose.yml", ".env"):
         shutil.copy(EXPORT / name, tmp_path)
@@ -236,9 +213,51 @@ def test_real_server(tmp_path):
     child_process.run([*compose, "up", "--detach", "--wait"], check=True)
     try:
         client = rest.RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
-        found = client.translate(SOURCES)
-        assert found == trained_translator().translate(SOURCES)
-        reply = client.predict({"text": SOURCES}, "beam")
-        assert len(reply["text"]) == len(SOURCES)
+        assert client.translate(SOURCES) == translator.translate(SOURCES)
+        assert len(client.predict({"text": SOURCES}, "beam")["text"]) == len(SOURCES)
     finally:
         child_process.run([*compose, "down"], check=True)
+
+
+# --- Kubernetes ---
+
+
+def test_manifests_hold_by_their_schemas():
+    """The oldest ones that there are, and the newest."""
+    oldest = kubernetes_validate.utils.all_versions()[0]
+    for manifest in (DEPLOYMENT, AUTOSCALER, REST, GRPC, *manifests("training-job")):
+        for version in (oldest, kubernetes_validate.latest_version()):
+            kubernetes_validate.validate(manifest, version, strict=True)  # no unknown fields
+
+
+def test_manifests_fit_together():
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
+    assert ports == {"grpc": 8500, "http": 8501}
+    assert REST["metadata"]["annotations"]["prometheus.io/port"] == str(ports["http"])
+    for service, name in ((REST, "http"), (GRPC, "grpc")):
+        assert service["spec"]["selector"] == labels
+        (port,) = service["spec"]["ports"]
+        assert (port["name"], port["port"], port["targetPort"]) == (name, ports[name], name)
+    assert GRPC["spec"]["clusterIP"] == "None"  # headless: DNS names every pod
+    target = AUTOSCALER["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", DEPLOYMENT["metadata"]["name"])
+    assert "replicas" not in DEPLOYMENT["spec"]  # the autoscaler's alone
+    assert CONTAINER["readinessProbe"]["httpGet"] == {"path": METRICS, "port": "http"}
+    # TF Serving does not finish requests at SIGTERM; a REST request takes up to 30 seconds.
+    _, seconds = CONTAINER["lifecycle"]["preStop"]["exec"]["command"]
+    assert 30 < int(seconds) < POD["terminationGracePeriodSeconds"]
+
+
+def test_kustomization_has_all_there_is():
+    kustomization = yaml.safe_load((EXPORT / "kustomization.yaml").read_text())
+    others = {"kubernetes/service_monitor.yaml", "kubernetes/training-job.yaml"}
+    files = {f"kubernetes/{path.name}" for path in EXPORT.glob("kubernetes/*")}
+    assert files == {*kustomization["resources"]} | others
+    generator, versions = kustomization["configMapGenerator"]
+    assert versions["envs"] == [".env"]
+    files = {f"config/{path.name}" for path in EXPORT.glob("config/*") if path.is_file()}
+    assert files == {*generator["files"]}
+    maps = [volume["configMap"]["name"] for volume in POD["volumes"] if "configMap" in volume]
+    assert maps == [generator["name"]]

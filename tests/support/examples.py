@@ -4,9 +4,9 @@ What they call `translator` has learned a few dates, in a real training of secon
 """
 
 import ast
+import contextlib
 import dataclasses
 import gzip
-import os
 import shutil
 
 import keras
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.train import train
+from tests.support.made_once import made_once
 from tests.support.paths import FIXTURES, ROOT
 
 PACKAGE = ROOT / "keras_transformer"
@@ -46,6 +47,17 @@ def docstrings_of(node, name):
             yield from docstrings_of(child, f"{name}.{child.name}")
 
 
+def user_files(tmp_path_factory):
+    """A folder of a user's files and the small run `runs/dates`: leave it as it is."""
+
+    def make(folder):
+        with contextlib.chdir(folder):
+            write_files()
+            make_run()
+
+    return made_once(tmp_path_factory, "user-files", make)
+
+
 def write_files():
     """Texts, with as many words as a vocabulary of 8,000 ids needs, and a table of the dates."""
     random = np.random.default_rng(0)
@@ -74,7 +86,7 @@ def write_files():
 
 def make_run():
     """Trains what the examples call `runs/dates`."""
-    sizes = dict(num_layers=2, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
+    sizes = dict(num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0)
     preset = kt.get_preset("dates")
     config = dataclasses.replace(
         preset,
@@ -103,17 +115,3 @@ def make_names():
     with open("a.en", encoding="utf-8") as file:
         names["lines"] = ["the quick brown fox", *file.read().splitlines()]
     return names
-
-
-def make_export(names):
-    """What examples call `export/models/dates/1`, with the one signature that they ask."""
-    if not os.path.exists("export/models/dates/1"):
-        config = kt.ExportConfig(signatures=())
-        kt.export(names["translator"], "export/models/dates", config=config)
-
-
-def make_corpus():
-    """What examples call `corpora/ende`."""
-    if not os.path.exists("corpora/ende"):
-        config = kt.PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
-        kt.prepare(config, "corpora/ende", processes=1)

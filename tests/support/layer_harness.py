@@ -47,7 +47,6 @@ class Case:
 
     make: Callable  # (norm, **layer arguments) -> layer
     arrays: dict
-    has_scores: bool = True  # whether it knows return_attention_scores
 
 
 def embedding(norm="post", **kwargs):
@@ -77,21 +76,13 @@ OF_ENCODER = {"x": MEMORY, "mask": MEMORY_MASK}
 OF_ALONE = {"x": X, "x_mask": X_MASK}
 OF_DECODER = {"x": X, "memory": MEMORY, "x_mask": X_MASK, "memory_mask": MEMORY_MASK}
 CASES = {
-    "PositionalEmbedding": Case(embedding, {"ids": TARGET}, has_scores=False),
-    "PositionalEmbedding learned": Case(
-        lambda norm="post", **kwargs: embedding(positions="learned", max_length=9, **kwargs),
-        {"ids": TARGET},
-        has_scores=False,
-    ),
+    "PositionalEmbedding": Case(embedding, {"ids": TARGET}),
     "MultiHeadAttention": Case(attention, {"query": X, "value": MEMORY, "value_mask": MEMORY_MASK}),
-    "FeedForward": Case(
-        lambda norm="post", **kwargs: kt.FeedForward(D, F, **kwargs), {"x": X}, has_scores=False
-    ),
+    "FeedForward": Case(lambda norm="post", **kwargs: kt.FeedForward(D, F, **kwargs), {"x": X}),
     "EncoderLayer": Case(stack_of(kt.EncoderLayer), OF_ENCODER),
     "Encoder": Case(stack_of(kt.Encoder, 2), OF_ENCODER),
     "DecoderLayer": Case(stack_of(kt.DecoderLayer), OF_DECODER),
     "Decoder": Case(stack_of(kt.Decoder, 2), OF_DECODER),
-    "DecoderLayer alone": Case(stack_of(kt.DecoderLayer, cross_attention=False), OF_ALONE),
     "Decoder alone": Case(stack_of(kt.Decoder, 2, cross_attention=False), OF_ALONE),
     "Transformer": Case(transformer, {"inputs": (SOURCE, TARGET)}),
 }
@@ -118,24 +109,17 @@ def build(name, norm="post", policy="float32", **kwargs):
     return randomize(layer)
 
 
-def symbols(arrays, known=None):
-    """A keras.Input for every array; `known` says how many axes have a known size, default all."""
-
-    def symbol(array, name=None):
-        shape = [size if known is None or i < known else None for i, size in enumerate(array.shape)]
-        if array.ndim == 3:
-            shape[-1] = array.shape[-1]
-        return keras.Input(batch_shape=shape, dtype=str(array.dtype), name=name)
-
-    return {
-        key: symbol(x, key) if isinstance(x, np.ndarray) else tuple(map(symbol, x))
-        for key, x in arrays.items()
-    }
-
-
 def functional(layer, arrays, **kwargs):
     """A functional model around the layer, for any batch size and any lengths."""
-    inputs = symbols(arrays, known=0)
+
+    def symbol(array, name=None):
+        shape = (None, array.shape[-1]) if array.ndim == 3 else (None,)
+        return keras.Input(shape, dtype=str(array.dtype), name=name)
+
+    inputs = {
+        key: tuple(map(symbol, x)) if isinstance(x, tuple) else symbol(x, key)
+        for key, x in arrays.items()
+    }
     return keras.Model(inputs, layer(**inputs, **kwargs))
 
 

@@ -10,8 +10,8 @@ import sys
 import tempfile
 
 import keras_transformer
+from keras_transformer.cli.main import run
 from keras_transformer.presets.options import FORMAT
-from tests.support import child_process
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import SOURCES, toy_pairs
 
@@ -26,14 +26,12 @@ def main():
         pairs = f"{temporary}/pairs.tsv"
         with open(pairs, "w", encoding="utf-8") as file:
             file.writelines(f"{source}\t{target}\n" for source, target in toy_pairs(500))
-        command = [sys.executable, "-m", "keras_transformer.cli.main"]
         train = ["train", "--preset", "tiny", *SIZES, "--output", f"{temporary}/run"]
         train += ["--train-source", pairs, "--valid-source", pairs, "--vocabulary-size", "None"]
         train += ["--model-type", "char", "--epochs", "2", "--steps-per-epoch", "100"]
         train += ["--learning-rate", "0.02", "--warmup-steps", "20", "--tokens-per-batch", "512"]
-        child_process.run([*command, *train], check=True)
-        export = ["export", f"{temporary}/run", f"{temporary}/export", "--signatures"]
-        child_process.run([*command, *export], check=True)
+        run(train)
+        run(["export", f"{temporary}/run", f"{temporary}/export", "--signatures"])
         for name in ("model.keras", "source.spm", "target.spm", "config.yaml", "data.json"):
             (folder / "run").mkdir(parents=True, exist_ok=True)
             shutil.copy(f"{temporary}/run/{name}", folder / "run")

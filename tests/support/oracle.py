@@ -11,65 +11,92 @@ import numpy as np
 EPSILON = 1e-6  # of layer normalisation
 
 
+def to_64(x):
+    return np.asarray(x, "float64")
+
+
+def weights_of(layer):
+    return list(map(to_64, layer.get_weights()))
+
+
 def softmax(scores):
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def attention(query, key, value, mask=None):
-    """softmax(QKᵀ/√d_k + mask)V for one head, and the weights; no weight without a key."""
+def attention(query, key, value, mask=None, scores=None, of_values=0.0):
+    """softmax(QKᵀ/√d_k + mask)V for one head, and the weights; no weight without a key.
+
+    Relative positions change the scores (T, S), and have values (T, S, d_v).
+    """
     query, key, value = (np.asarray(x, "float64") for x in (query, key, value))
     mask = np.ones((len(query), len(key)), bool) if mask is None else np.asarray(mask, bool)
     weights = np.zeros(mask.shape)
     has_key = mask.any(axis=-1)
-    scores = query @ key.T / math.sqrt(query.shape[-1]) + np.where(mask, 0.0, -np.inf)
-    weights[has_key] = softmax(scores[has_key])
-    return weights @ value, weights
+    scores = query @ key.T / math.sqrt(query.shape[-1]) if scores is None else scores
+    weights[has_key] = softmax((scores + np.where(mask, 0.0, -np.inf))[has_key])
+    return weights @ value + (weights[..., None] * of_values).sum(axis=1), weights
 
 
 def multi_head(layer, query, value, key=None, mask=None):
     """Concat(head₁ … head_H)·W^O, and the weights (B, H, T, S); mask (B, T, S) or (B, H, T, S)."""
     key = value if key is None else key
-    kernels = [np.asarray(w, "float64") for w in layer.get_weights()]
-    if len(kernels) == 4:  # use_bias=False
-        kernels = [x for kernel in kernels for x in (kernel, 0.0)]
+    kernels = []
+    for name in ("query", "key", "value", "output"):
+        kernel, *bias = map(to_64, getattr(layer, f"{name}_dense").get_weights())
+        kernels += [kernel, bias[0] if bias else np.zeros(kernel.shape[1:])]
     *inner, output_kernel, output_bias = kernels
+    scheme = SCHEMES.get(type(layer.positions).__name__)
     outputs, weights = [], []
     for row in range(len(query)):
         heads = []
         for head in range(inner[0].shape[1]):
             projected = [
-                np.asarray(x[row], "float64") @ kernel[:, head]
-                + (bias[head] if np.ndim(bias) else bias)
+                to_64(x[row]) @ kernel[:, head] + bias[head]
                 for x, kernel, bias in zip(
                     (query, key, value), inner[0::2], inner[1::2], strict=True
                 )
             ]
             own = mask if mask is None else mask[row, head] if mask.ndim == 4 else mask[row]
-            heads.append(attention(*projected, own))
+            relative = scheme(layer.positions, head, *projected[:2]) if scheme else ()
+            heads.append(attention(*projected, own, *relative))
         concat = np.concatenate([output for output, _ in heads], axis=-1)
-        outputs.append(concat @ output_kernel.reshape(concat.shape[-1], -1) + output_bias)
+        output_kernel = output_kernel.reshape(concat.shape[-1], -1)
+        outputs.append(concat @ output_kernel + output_bias.reshape(-1))
         weights.append([own for _, own in heads])
     return np.array(outputs), np.array(weights)
 
 
 def layer_norm(layer, x):
-    gamma, beta = (np.asarray(w, "float64") for w in layer.get_weights())
+    gamma, beta = weights_of(layer)
     mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
     return gamma * (x - mean) / np.sqrt(variance + EPSILON) + beta
 
 
 def feed_forward(layer, x):
     """max(0, xW₁ + b₁)W₂ + b₂."""
-    w1, b1, w2, b2 = (np.asarray(w, "float64") for w in layer.get_weights())
+    w1, b1, w2, b2 = weights_of(layer)
     return np.maximum(0, x @ w1 + b1) @ w2 + b2
 
 
-def sublayer(layer, norm, x, function):
-    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) for pre-norm."""
-    if layer.norm == "pre":
-        return x + function(layer_norm(norm, x))
-    return layer_norm(norm, x + function(x))
+def block(layer, x, *attentions):
+    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) for pre-norm, of all sublayers.
+
+    An attention is (layer, its norm, what it attends to, or None for x itself, mask).
+    """
+
+    def sublayer(x, norm, function):
+        if layer.norm == "pre":
+            return x + function(layer_norm(norm, x))
+        return layer_norm(norm, x + function(x))
+
+    for attention, norm, memory, mask in attentions:
+
+        def attend(y, attention=attention, memory=memory, mask=mask):
+            return multi_head(attention, y, y if memory is None else memory, mask=mask)[0]
+
+        x = sublayer(x, norm, attend)
+    return sublayer(x, layer.feed_forward_norm, lambda y: feed_forward(layer.feed_forward, y))
 
 
 def key_masks(mask, queries):
@@ -77,53 +104,29 @@ def key_masks(mask, queries):
     return np.repeat(np.asarray(mask, bool)[:, None], queries, axis=1)
 
 
-def encoder_layer(layer, x, mask):
-    x = np.asarray(x, "float64")
-    mask = key_masks(mask, x.shape[1])
-    x = sublayer(
-        layer,
-        layer.self_attention_norm,
-        x,
-        lambda y: multi_head(layer.self_attention, y, y, mask=mask)[0],
-    )
-    return sublayer(
-        layer, layer.feed_forward_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
-
-
-def decoder_layer(layer, x, memory, x_mask, memory_mask):
-    x, memory = np.asarray(x, "float64"), np.asarray(memory, "float64")
-    length = x.shape[1]
-    causal = np.array([[key <= query for key in range(length)] for query in range(length)])
-    own = key_masks(x_mask, length) & causal
-    of_memory = key_masks(memory_mask, length)
-    x = sublayer(
-        layer,
-        layer.self_attention_norm,
-        x,
-        lambda y: multi_head(layer.self_attention, y, y, mask=own)[0],
-    )
-    x = sublayer(
-        layer,
-        layer.cross_attention_norm,
-        x,
-        lambda y: multi_head(layer.cross_attention, y, memory, mask=of_memory)[0],
-    )
-    return sublayer(
-        layer, layer.feed_forward_norm, x, lambda y: feed_forward(layer.feed_forward, y)
-    )
+def finish(stack, x):
+    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
 
 
 def encoder(stack, x, mask):
+    x, mask = to_64(x), key_masks(mask, x.shape[1])
     for layer in stack.layers:
-        x = encoder_layer(layer, x, mask)
-    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
+        x = block(layer, x, (layer.self_attention, layer.self_attention_norm, None, mask))
+    return finish(stack, x)
 
 
 def decoder(stack, x, memory, x_mask, memory_mask):
+    x, memory, length = to_64(x), to_64(memory), x.shape[1]
+    causal = np.array([[key <= query for key in range(length)] for query in range(length)])
+    own, of_memory = key_masks(x_mask, length) & causal, key_masks(memory_mask, length)
     for layer in stack.layers:
-        x = decoder_layer(layer, x, memory, x_mask, memory_mask)
-    return layer_norm(stack.final_norm, x) if stack.layers[0].norm == "pre" else x
+        x = block(
+            layer,
+            x,
+            (layer.self_attention, layer.self_attention_norm, None, own),
+            (layer.cross_attention, layer.cross_attention_norm, memory, of_memory),
+        )
+    return finish(stack, x)
 
 
 def positions(length, d_model, start=0):
@@ -146,23 +149,104 @@ def embed(table, ids, position_table=None):
 
 def transformer(model, source, target):
     """Logits (B, T, V)."""
-    tables = {
-        side: [np.asarray(w) for w in embedding.get_weights()]
-        for side, embedding in (
-            ("source", model.source_embedding),
-            ("target", model.target_embedding),
-        )
-    }
 
-    def embedded(side, ids):
-        table, *learned = tables[side]
+    def embedded(embedding, ids):
+        table, *learned = weights_of(embedding)
+        if model.positions not in ("sinusoidal", "learned"):
+            learned = [np.zeros((ids.shape[1], table.shape[1]))]
         return embed(table, ids, *learned)
 
-    memory = encoder(model.encoder, embedded("source", source), source != 0)
-    x = decoder(
-        model.decoder, embedded("target", target), memory, np.ones(target.shape), source != 0
-    )
+    memory = encoder(model.encoder, embedded(model.source_embedding, source), source != 0)
+    x = embedded(model.target_embedding, target)
+    x = decoder(model.decoder, x, memory, np.ones(target.shape), source != 0)
     if model.share_embeddings == "none":
-        kernel, bias = (np.asarray(w, "float64") for w in model.output_projection.get_weights())
+        kernel, bias = weights_of(model.output_projection)
         return x @ kernel + bias
-    return x @ np.asarray(tables["target"][0], "float64").T
+    return x @ weights_of(model.target_embedding)[0].T
+
+
+# Relative positions: loops over the papers' equations, one pair at a time. Each scheme gives the
+# scores of one head (T, S), and what is added to the values. K: width of a head.
+
+
+def pairs(query, key):
+    """All places (i, j) of a query and a key."""
+    return [(i, j) for i in range(len(query)) for j in range(len(key))]
+
+
+def relative(positions, head, query, key):
+    """Shaw et al., equations 3 and 4."""
+    keys, values = weights_of(positions)
+    k = positions.max_distance
+    scores = np.zeros((len(query), len(key)))
+    of_values = np.zeros((*scores.shape, values.shape[1]))
+    for i, j in pairs(query, key):
+        row = max(-k, min(k, j - i)) + k
+        scores[i, j] = query[i] @ (key[j] + keys[row]) / math.sqrt(query.shape[1])
+        of_values[i, j] = values[row]
+    return scores, of_values
+
+
+def bucketed(positions, head, query, key):
+    """T5's biases; products keep 1/√K."""
+    (biases,) = weights_of(positions)
+    scores = query @ key.T / math.sqrt(query.shape[1])
+    for i, j in pairs(query, key):
+        how = positions.num_buckets, positions.max_distance, positions.bidirectional
+        scores[i, j] += biases[bucket(j - i, *how), head]
+    return scores, 0.0
+
+
+def bucket(distance, num_buckets, max_distance, bidirectional):
+    """The number of the bucket of one distance, key minus query."""
+    first = 0
+    if bidirectional:
+        num_buckets //= 2
+        first = num_buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return first + distance
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return first + min(exact + int(share * (num_buckets - exact)), num_buckets - 1)
+
+
+def rotary(positions, head, query, key):
+    """RoFormer, equations 14 to 16: pairs of entries turned by p·10000^(-2i/K)."""
+
+    def turned(vector, position):
+        result = np.zeros_like(vector)
+        for i in range(len(vector) // 2):
+            angle = position * 10000 ** (-2 * i / len(vector))
+            sine, cosine = math.sin(angle), math.cos(angle)
+            x, y = vector[2 * i : 2 * i + 2]
+            result[2 * i : 2 * i + 2] = x * cosine - y * sine, y * cosine + x * sine
+        return result
+
+    queries, keys = (np.array([turned(x, p) for p, x in enumerate(side)]) for side in (query, key))
+    scores = queries @ keys.T / math.sqrt(query.shape[1])
+    return scores, 0.0
+
+
+def disentangled(positions, head, query, key):
+    """DeBERTa, equations 2 to 4, with the third term's distance as its authors' code has it."""
+    (table,), (of_keys,) = weights_of(positions.table), weights_of(positions.key_dense)
+    kernel, bias = weights_of(positions.query_dense)
+    k = positions.max_distance
+    scores = np.zeros((len(query), len(key)))
+    for i, j in pairs(query, key):
+        row = table[max(0, min(2 * k - 1, i - j + k))]
+        scores[i, j] = query[i] @ key[j]
+        scores[i, j] += query[i] @ (row @ of_keys[:, head])
+        scores[i, j] += key[j] @ (row @ kernel[:, head] + bias[head])
+    return scores / math.sqrt(3 * query.shape[1]), 0.0
+
+
+SCHEMES = {
+    "RelativePositions": relative,
+    "BucketedPositions": bucketed,
+    "RotaryPositions": rotary,
+    "DisentangledPositions": disentangled,
+}

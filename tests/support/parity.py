@@ -2,19 +2,73 @@
 
     python -m tests.support.parity [--write]
 
-Computes again what `tests/fixtures/parity` holds and compares; --write puts it there. Needs PyTorch
-and Transformers, the extra `parity`.
+Computes again the answers of DeBERTa's attention, and of transformers to the Marian models in
+`tests/fixtures/marian`; compares, or --write keeps them. Needs the extra `parity`. The weights of
+these models, and of those of OpenNMT-tf, are drawn: 3b6072c has the scripts.
 """
 
+import itertools
 import json
+import math
 import sys
 
 import numpy as np
 
 from tests.support.paths import FIXTURES
 
-FOLDER = FIXTURES / "parity"
-TOLERANCE = 1e-6
+ROUNDING = 2e-5
+MARIAN = FIXTURES / "marian"
+SEARCHES = {
+    "greedy": dict(num_beams=1),
+    "beam 4": dict(num_beams=4, length_penalty=1.0),
+    "beam 6": dict(num_beams=6, length_penalty=0.6),
+}
+
+
+def read(name):
+    """What a system has computed: {name: array}, its versions left out."""
+    found = load(FIXTURES / "parity" / f"{name}.json")
+    return {key: np.array(value) for key, value in found.items() if key != "made with"}
+
+
+def load(file):
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def compare(file, made, write):
+    """Compares what is computed now with what is kept, or keeps it."""
+    if write:
+        file.write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
+    sides = [list(_leaves(one | {"made with": None})) for one in (load(file), made)]
+    for kept, found in itertools.zip_longest(*sides):
+        are_numbers = isinstance(kept, float) and isinstance(found, float)
+        if kept != found and not (are_numbers and math.isclose(kept, found, abs_tol=ROUNDING)):
+            sys.exit(f"{file}: {kept!r} is kept, {found!r} is computed with {made['made with']}.")
+    print(f"{file} is what is computed with {made['made with']}.")
+
+
+def _leaves(value):
+    """All that a value of JSON is made of."""
+    if isinstance(value, dict):
+        value = sorted(value.items())
+    if not isinstance(value, (list, tuple)):
+        yield value
+        return
+    yield len(value)
+    for one in value:
+        yield from _leaves(one)
+
+
+def rounded(values, digits):
+    return np.round(np.asarray(values, "float64"), digits).tolist()
+
+
+def _versions():
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def deberta():
@@ -26,8 +80,7 @@ def deberta():
     sizes = dict(hidden_size=8, num_attention_heads=2, max_relative_positions=3)
     no_dropout = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     how = dict(relative_attention=True, pos_att_type=["c2p", "p2c"])
-    config = DebertaConfig(**sizes, **no_dropout, **how)
-    layer = modeling_deberta.DisentangledSelfAttention(config)
+    layer = modeling_deberta.DisentangledSelfAttention(DebertaConfig(**sizes, **no_dropout, **how))
     random = np.random.default_rng(1)
 
     def draw(*shape):
@@ -47,40 +100,42 @@ def deberta():
             rel_embeddings=table,
         )
     arrays = {"x": x, "table": table, "output": output, "scores": scores, **weights}
-    found = {name: np.asarray(array, "float64") for name, array in arrays.items()}
-    return {"lengths": [9, 5]} | {name: np.round(x, 7).tolist() for name, x in found.items()}
+    found = {name: rounded(array, 7) for name, array in arrays.items()}
+    return {"made with": _versions(), "lengths": [9, 5]} | found
 
 
-MAKERS = {"deberta": deberta}
+def marian(folder, kept):
+    """What transformers computes with a model: ids, logits, searches."""
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
 
-
-def read(name):
-    """What a system has computed: {name: array}, its versions left out."""
-    found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return {key: np.array(value) for key, value in found.items() if key != "made with"}
+    versions = _versions()
+    model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    # It would replace the last token, for which there is no other reason than the length.
+    model.generation_config.forced_eos_token_id = None
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    tokenizer.punc_normalizer = lambda text: text  # Moses, which Marian's models do not contain
+    lines, target = kept["lines"], kept["target"]
+    batch = tokenizer(lines, return_tensors="pt", padding=True)
+    searches = {}
+    with torch.no_grad():
+        logits = model(**batch, decoder_input_ids=torch.tensor(target)).logits
+        for name, options in SEARCHES.items():
+            how = dict(renormalize_logits=True, do_sample=False, early_stopping=False)
+            found = model.generate(**batch, **options, **how)
+            pad = model.config.pad_token_id
+            rows = [[x for x in row[1:] if x != pad] for row in found.tolist()]
+            texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+            searches[name] = {"tokens": rows, "texts": texts}
+    ids = [tokenizer(line)["input_ids"] for line in lines]
+    found = {"ids": ids, "logits": rounded(logits[: len(kept["logits"])], 7), "searches": searches}
+    return {"made with": versions, "lines": lines, "target": target} | found
 
 
 def main(write):
-    """Makes everything, and compares it with what is there."""
-    import torch
-    import transformers
-
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    FOLDER.mkdir(exist_ok=True)
-    for name, make in MAKERS.items():
-        made = make()
-        if write:
-            lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in made.items()]
-            head = f" {json.dumps('made with')}: {json.dumps(versions)}"
-            text = "{\n" + ",\n".join([head, *lines]) + "\n}\n"
-            (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
-        stored = read(name)
-        if stored.keys() != made.keys():
-            sys.exit(f"{name}.json holds other arrays than are made now.")
-        largest = max(np.abs(stored[key] - np.array(made[key])).max() for key in made)
-        print(f"{name}: differs by at most {largest:.1e}, with {versions}")
-        if largest > TOLERANCE:
-            sys.exit(f"{name}.json is not what is computed now.")
+    compare(FIXTURES / "parity" / "deberta.json", deberta(), write)
+    for file in sorted(MARIAN.glob("*/answers.json")):
+        compare(file, marian(file.parent, load(file)), write)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,14 @@
 import json
 import os
 import pathlib
+import shutil
 
 from keras_transformer.runs.run import CHECKSUMMED, MODEL
 from keras_transformer.serving.versions import CARD  # runs call theirs the same
 from keras_transformer.utils import FILES, SEAL, describe_files, write_sealed
+from tests.support.paths import FIXTURES
+
+FORMAT_1 = FIXTURES / "format-1"
 
 
 def reseal(directory, change=None):
@@ -20,11 +24,14 @@ def reseal(directory, change=None):
     if (directory / MODEL).exists():
         names = [name for name in CHECKSUMMED if (directory / name).is_file()]
     else:
-        names = [
-            os.path.relpath(os.path.join(place, name), directory)
-            for place, _, found in os.walk(directory)
-            for name in found
-            if os.path.join(place, name) != os.fspath(path)
-        ]
+        files = [file for file in directory.rglob("*") if file.is_file() and file != path]
+        names = [os.fspath(file.relative_to(directory)) for file in files]
     write_sealed(path, fields | {FILES: describe_files(directory, names)})
     return directory
+
+
+def sound(folder, kind):
+    """A copy of the committed run or export, with checksums, and pairs beside it."""
+    copy = shutil.copytree(FORMAT_1 / ("run" if kind == "run" else "export/1"), folder / kind)
+    (folder / "pairs.tsv").write_text("abc\tABC\ndef\tDEF\n")
+    return reseal(copy)

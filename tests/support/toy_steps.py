@@ -116,33 +116,26 @@ def reference_beam(
     return sorted(ended + alive, key=rank)[:beam_size]
 
 
-def reference_greedy(log_probs, max_length):
+def reference_greedy(log_probs, max_length, prefix=()):
     """Greedy search of one row: (log_prob, tokens)."""
     total, tokens = 0.0, []
     while len(tokens) < max_length and END not in tokens:
-        gains = log_probs(tokens)
-        tokens, total = [*tokens, int(np.argmax(gains))], total + gains.max()
+        gains, t = log_probs(tokens), len(tokens)
+        tokens = [*tokens, int(prefix[t] if t < len(prefix) else np.argmax(gains))]
+        total += gains[tokens[-1]]
         if total == -np.inf:
             return total, []
     return total, tokens
 
 
-def references(
-    step,
-    max_length,
-    beam_size,
-    length_penalty,
-    prefix=None,
-    beam_patience=math.inf,
-    length_norm="gnmt",
-):
+def references(step, max_length, beam_size, length_penalty, prefix=None, **options):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         forced = () if prefix is None else prefix[row][prefix[row] != PAD]
         follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced, beam_patience, length_norm
-        rows.append(reference_beam(follow, *how))
+        how = max_length, beam_size, length_penalty, forced
+        rows.append(reference_beam(follow, *how, **options))
         rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
     return rows
 

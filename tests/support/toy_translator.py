@@ -7,8 +7,10 @@ import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.data.dataset import make_dataset
+from keras_transformer.serving.served_translator import functions_of, run_signature
 from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.transformer import Transformer
@@ -59,3 +61,20 @@ def random_translator(
         if weight.name not in ("gamma", "beta"):
             weight.assign(generator.normal(0, deviation, weight.shape))
     return Translator(model, source_tokenizer, target_tokenizer)
+
+
+def serve_eagerly(translator, config, signature, **inputs):
+    """What a signature of its export answers; a graph would take longer to make."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        return run_signature(functions_of(translator, config)[1], signature, inputs)
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def without_graphs(translator, **options):
+    """The same translator, which computes eagerly: graphs would take longer to make."""
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    twin = Translator(translator.model, *tokenizers, **options)
+    twin.run_eagerly = True
+    return twin

@@ -1,12 +1,11 @@
-"""Trains on the workers that TF_CONFIG names, or without it on one device; prints what came out.
+"""Trains on the workers that TF_CONFIG names, or without it on one device; prints what comes out.
 
-    python tests/support/workers_training.py '{"recipes": ["sgd"], "updates": 20, ...}'
+    python tests/support/workers_training.py '[{"recipe": "rdrop"}, {"recipe": "adam"}]'
 
-Options: `recipes`, some of "sgd", "rdrop", "adam" (at ε = 1, where rounding stays small) or "paper"
-(the recipe's optimizer), each maybe followed by a precision; `updates`; `points`, a directory to
-which the last of them is saved every third update, or none; `die`, the number of the update after
-which this process kills itself, or none; `talk`, whether to print as well what workers tell each
-other.
+A line of JSON each for what workers tell each other, if there are several, and for each training:
+`recipe`, "rdrop" or "adam" (at ε = 1, where rounding stays small), maybe followed by a precision;
+`points`, a directory to which it is saved every third update; `die`, the number of the update after
+which this process kills itself.
 """
 
 import json
@@ -27,91 +26,64 @@ from keras_transformer.training.distribution import (
     check_equal,
     gather_from_workers,
 )  # noqa: E402
-from tests.support.two_masks import TwoMasks  # noqa: E402
-
-VOCABULARY = 30
-
-
-def pairs():
-    """Sentences of ids, of many lengths; batches that no two workers share evenly."""
-    random = np.random.default_rng(4)
-
-    def sentence():
-        return " ".join(map(str, random.integers(4, VOCABULARY, random.integers(1, 12))))
-
-    return [(sentence(), sentence()) for _ in range(101)]
+from tests.support.numbered_pairs import numbers  # noqa: E402
+from tests.training.test_gradients import Small  # noqa: E402
 
 
-def tokenizer(texts, end=False):
-    """Ids, written as text, to ids."""
-    ids = tf.strings.to_number(tf.strings.split(texts), tf.int32)
-    return tf.concat([ids, tf.fill([ids.nrows(), 1], kt.END)], axis=1) if end else ids
+class OfTargets(Small):
+    """Reads the target only."""
+
+    fused_loss = True
+
+    def softmax_inputs(self, inputs, training=None):
+        return super().softmax_inputs(inputs[1], training)
 
 
-def compiled(recipe, precision):
-    model_class = TwoMasks if recipe == "rdrop" else kt.Transformer
-    model = model_class(
-        *(VOCABULARY, VOCABULARY, 1, 16, 2, 32),
-        dropout=0.0,
-        share_embeddings="all",
-        dtype=precision,
-    )
-    optimizers = {
-        "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
-        "adam": lambda: kt.EMAAdam(
-            0.05, epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01
-        ),
-        "paper": lambda: kt.EMAAdam(
-            kt.WarmupInverseSqrt(peak=3e-3, warmup_steps=10), beta_2=0.98, epsilon=1e-9
-        ),
-    }
-    model.compile(
-        optimizers["sgd" if recipe == "rdrop" else recipe](),
-        kt.SmoothedCrossEntropy(0.1),
-        metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
-        jit_compile=False,
-        **(dict(accumulation_steps=2, clip_norm=0.5) if recipe == "adam" else {}),
-        rdrop=2.0 if recipe == "rdrop" else 0.0,
-    )
+def random_pairs(count=101, longest=11):
+    """Of many lengths: batches that no two workers share evenly."""
+    random = np.random.default_rng(7)
+    lengths = random.integers(1, longest + 1, (count, 2))
+    return [tuple(" ".join(map(str, random.integers(4, 20, n))) for n in both) for both in lengths]
+
+
+def compiled(recipe):
+    model, options = OfTargets(), dict(rdrop=2.0)
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    if recipe == "adam":
+        adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
+        optimizer = kt.EMAAdam(1.0, **adam)
+        options = dict(accumulation_steps=2, clip_norm=0.5)
+    options |= dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
+    model.compile(optimizer, metrics=[kt.MaskedAccuracy(), kt.TargetTokens()], **options)
     return model
 
 
-def train(strategy, recipe, precision="float32", updates=20, points=None, die=None):
+def train(strategy, recipe, points=None, die=None):
     """Trains; what came out."""
+    recipe, _, precision = recipe.partition(" ")
+    keras.config.set_dtype_policy(precision or "float32")
     keras.utils.set_random_seed(3)
     with strategy.scope():
-        model = compiled(recipe, precision)
-    options = dict(tokens_per_batch=64, max_length=12, seed=2)
-    read = pairs(), tokenizer, tokenizer
-    dataset = kt.make_dataset(*read, **options, repeat=True)
-    valid = kt.make_dataset(*read, **options, shuffle=False)
+        model = compiled(recipe)
+    read = random_pairs(), numbers, numbers, 64, 12
+    dataset = kt.make_dataset(*read, seed=2, repeat=True)
+    valid = kt.make_dataset(*read, shuffle=False)
     seen = []
-    callbacks = [
-        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs))
-    ]
+
+    def kill(batch, logs):
+        if len(seen) == die:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    at_end = lambda batch, logs: seen.append(logs), kill
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=function) for function in at_end]
     if points is not None:
-        callbacks.append(kt.ResumeTraining(points, dataset, every=3))
-    if die is not None:
-
-        def kill(batch, logs):
-            if len(seen) == die:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=kill))
-    history = model.fit(
-        dataset,
-        validation_data=valid,
-        epochs=2,
-        steps_per_epoch=updates // 2,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    ).history
+        callbacks.insert(1, kt.ResumeTraining(points, dataset, every=3))
+    options = dict(epochs=2, steps_per_epoch=10, shuffle=False, verbose=0, callbacks=callbacks)
+    history = model.fit(dataset, validation_data=valid, **options).history
     ids = tf.constant([[5, 6, 7, 3]])
     return {
         "replicas": strategy.num_replicas_in_sync,
         "history": history,
-        "names": [v.path.partition("/")[2] for v in model.trainable_variables],
         "weights": [v.numpy().ravel().tolist() for v in model.trainable_variables],
         "logits": model((ids, ids), training=False).numpy().ravel().tolist(),
         "last_step": {name: float(value) for name, value in seen[-1].items()},
@@ -136,10 +108,8 @@ def talk(strategy):
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
     devices = kt.make_strategy("auto")
-    *recipes, last = given.pop("recipes")
-    talks, points = given.pop("talk", False), given.pop("points", None)
-    answers = [train(devices, *recipe.split(), **given) for recipe in recipes]
-    answers.append(train(devices, *last.split(), **given, points=points))
-    print(json.dumps([*answers, talk(devices)] if talks else answers))
+    if devices.num_replicas_in_sync > 1:
+        print(json.dumps(talk(devices)), flush=True)
+    for training in json.loads(sys.argv[1]):
+        print(json.dumps(train(devices, **training)), flush=True)

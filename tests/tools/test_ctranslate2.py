@@ -16,70 +16,66 @@ from tests.support.toy_translator import (
     MAX_LENGTH,
     random_translator,
     toy_pairs,
-    toy_tokenizer,
-    trained_translator,
+    without_graphs,
 )
 
-SOURCES = [source for source, _ in toy_pairs(100, seed=3)]
+SOURCES = [source for source, _ in toy_pairs(60, seed=3)]
+
+
 MAKERS = {
-    "trained": trained_translator,
     "pre-norm, learned": lambda: random_translator(
-        seed=3, norm="pre", positions="learned", num_layers=2
+        seed=3,
+        norm="pre",
+        positions="learned",
+        num_layers=2,
+        share_embeddings="all",
+        output_bias=True,
     ),
-    "deep, own softmax": lambda: random_translator(
-        seed=4, deviation=0.2, num_layers=3, activation="silu"
+    "deep, target": lambda: random_translator(
+        seed=4,
+        deviation=0.2,
+        num_layers=3,
+        activation="silu",
+        share_embeddings="target",
+        epsilon=0.1,
     ),
-    "target shared": lambda: random_translator(seed=5, share_embeddings="target"),
     # [UNK] is among the sources' pieces, and what it is called goes by the target.
-    "wordpiece": lambda: random_translator(
-        words("abcdefg"), words("ABCDEFGH"), seed=9, deviation=0.2, num_layers=2
+    "wordpiece, own softmax": lambda: random_translator(
+        WordPieceTokenizer.train(["abcdefg"], 19),
+        WordPieceTokenizer.train(["ABCDEFGH"], 21),
+        seed=9,
+        deviation=0.2,
+        num_layers=2,
+        suppress_ids=True,
     ),
-    "wordpiece to subword": lambda: random_translator(words("abcdefg"), toy_tokenizer(), seed=7),
 }
 
 
-def words(letters):
-    """A WordPiece tokenizer of letters."""
-    return WordPieceTokenizer.train([letters], 5 + 2 * len(letters))
-
-
-@pytest.fixture(scope="module", params=MAKERS)
-def pair(request, tmp_path_factory):
-    """A translator, and the directory that was written of it."""
-    translator = MAKERS[request.param]()
-    translator.run_eagerly = True  # graphs would take longer to make
-    output = tmp_path_factory.mktemp("ct2") / "model"
-    yield translator, export_ctranslate2(translator, output)
-    translator.run_eagerly = False  # the trained one is everybody's
-
-
-@pytest.mark.parametrize("beam_size", [1, 5])
-def test_translations_are_equal(pair, beam_size):
-    translator, path = pair
-    search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
-    ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
-    theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
-    assert len({best.text for best in ours}) > 20  # not one answer to all
-    same = 0
-    for (text, a, _), (other, b) in zip(ours, theirs, strict=True):
-        same += text == other
-        if text == other:
-            assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
-        elif beam_size > 1:
-            # It overlooks an END that is not among a row's best N candidates. These models, unlike
-            # trained ones, are so unsure that this counts.
-            assert a > b
-    assert same >= (99 if beam_size == 1 else 90)
-
-
-def test_scores_of_a_beam_are_ranked_by_length(tmp_path):
-    translator, how = trained_translator(), (4, MAX_LENGTH)
+@pytest.mark.parametrize("name", MAKERS)
+def test_translations_are_equal(name, tmp_path):
+    translator = without_graphs(MAKERS[name]())
     path = export_ctranslate2(translator, tmp_path / "model")
-    theirs = translate_with_ctranslate2(path, SOURCES, *how, length_penalty=0.6)
+    assert path == tmp_path / "model"
+    for beam_size in (1, 4):
+        search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
+        ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
+        theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
+        assert len({best.text for best in ours}) > 10  # not one answer to all
+        same = 0
+        for (text, a, _), (other, b) in zip(ours, theirs, strict=True):
+            same += text == other
+            if text == other:
+                assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
+            elif beam_size > 1:
+                # It overlooks an END that is not among a row's best N candidates. These models,
+                # unlike trained ones, are so unsure that this counts.
+                assert a > b
+        assert same >= (59 if beam_size == 1 else 50)
     search = SearchConfig(beam_size=4, length_penalty=0.6, length_norm="length")
+    theirs = translate_with_ctranslate2(path, SOURCES, 4, MAX_LENGTH, length_penalty=0.6)
     ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
     same = [(a.score, b) for a, (text, b) in zip(ours, theirs, strict=True) if a.text == text]
-    assert len(same) >= 80
+    assert len(same) >= 40
     np.testing.assert_allclose(*zip(*same, strict=True), atol=1e-4)
 
 
@@ -94,57 +90,37 @@ def test_scores_of_a_beam_are_ranked_by_length(tmp_path):
     ids=lambda options: options["positions"],
 )
 def test_positions(options, tmp_path):
-    """Beginnings that are given, which the engine reads at once, and what it writes after them."""
+    """The same probabilities, of targets that neither of them has chosen."""
     translator = random_translator(seed=4, norm="pre", num_layers=2, **options)
     path = export_ctranslate2(translator, tmp_path / "model")
-    tokenizer, prefixes = translator.source_tokenizer, ["ABC", "HG", "DDDD", "E"] * 25
+    tokenizer, targets = translator.source_tokenizer, ["ABC", "HG", "DDDDHHHAGG", "E"] * 15
     texts = SOURCES
     if "max_distance" in options:  # longer than distances that have a bucket to themselves
         texts = [f"{text}{SOURCES[i - 1]}{SOURCES[i - 2]}" for i, text in enumerate(SOURCES)]
-    sources, prefix = tokenizer(texts, end=True).to_tensor(), tokenizer(prefixes).to_tensor()
-    model = translator.model
-    state = model.initial_state(sources)
-    tokens, _, log_prob = kt.greedy_search(model.make_step(), state, 100, MAX_LENGTH, prefix)
-    ours = tokenizer.pieces(tokens).numpy()[:, :-1]
     pieces = [
         [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(some)).to_list()]
-        for some in (texts, prefixes)
+        for some in (texts, targets)
     ]
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
-    how = dict(beam_size=1, max_decoding_length=MAX_LENGTH, max_batch_size=64)
-    theirs = engine.translate_batch(pieces[0], target_prefix=pieces[1], **how)
-    same = 0
-    for row, result in zip(ours, theirs, strict=True):
-        found = [piece.encode() for piece in result.hypotheses[0]]
-        same += row[: len(found)].tolist() == found[: len(row)]
-    assert same >= 99
-    assert len({row.tobytes() for row in ours}) > 20
-    # The same probabilities, of targets that neither of them has chosen.
-    scores = engine.score_batch(*pieces)
-    targets = tokenizer(prefixes, end=True).to_tensor()
-    fed = np.concatenate([np.full((100, 1), kt.START), targets[:, :-1]], axis=1)
-    logits = model((sources, fed))
-    own = -keras.losses.sparse_categorical_crossentropy(targets, logits, from_logits=True)
-    own = np.sum(np.where(targets == 0, 0.0, own), axis=1)
-    np.testing.assert_allclose([sum(score.log_probs) for score in scores], own, atol=1e-3)
+    theirs = [sum(score.log_probs) for score in engine.score_batch(*pieces)]
+    target = tokenizer(targets, end=True).to_tensor()
+    fed = np.concatenate([np.full((60, 1), kt.START), target[:, :-1]], axis=1)
+    logits = translator.model((tokenizer(texts, end=True).to_tensor(), fed))
+    own = -keras.losses.sparse_categorical_crossentropy(target, logits, from_logits=True)
+    np.testing.assert_allclose(np.sum(np.where(target == 0, 0.0, own), axis=1), theirs, atol=1e-3)
 
 
-def test_directory_is_made_whole_or_not_at_all(tmp_path):
-    translator = random_translator()
+def test_directory_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
     (tmp_path / "taken").mkdir()
-    with pytest.raises(ValueError, match="taken exists already"):
-        export_ctranslate2(translator, tmp_path / "taken")
-    with pytest.raises(ValueError, match="no activation 'elu'"):
-        export_ctranslate2(random_translator(activation="elu"), tmp_path / "new")
-    with pytest.raises(ValueError, match="CTranslate2 has no disentangled positions, only rel"):
-        export_ctranslate2(random_translator(positions="disentangled"), tmp_path / "new")
-    diverged = random_translator(deviation=np.nan)
-    with pytest.raises(ValueError, match="The model has weights that are not finite, such as "):
-        export_ctranslate2(diverged, tmp_path / "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
-def test_engine_is_optional(tmp_path, monkeypatch):
+    for options, name, message in (
+        ({}, "taken", "taken exists already"),
+        ({"activation": "elu"}, "new", "no activation 'elu'"),
+        ({"positions": "disentangled"}, "new", "CTranslate2 has no disentangled positions, only r"),
+        ({"deviation": np.nan}, "new", "The model has weights that are not finite, such as "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_ctranslate2(random_translator(**options), tmp_path / name)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(ValueError, match=r'pip install "keras-encoder-decoder\[bench\]"'):
         export_ctranslate2(random_translator(), tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -1,32 +1,29 @@
 """What works around Keras, and canaries: tests that fail once Keras no longer needs it.
 
-Files with weights left over: `test_saved_models.py`; memory that graphs keep: `test_memory.py`.
+Replicas: `test_distribution.py`; memory that graphs keep: `test_memory.py`.
 """
 
 import ast
-import json
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
 import keras_transformer as kt
-from tests.support.command_line import python
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import ROOT
+from tests.training.test_gradients import Small, batch
 
 # Building.
 
-IDS = np.random.default_rng(0).integers(4, 20, (6, 5)).astype("int32")
-BATCH = (IDS, IDS), IDS
+(_, X), Y = batch(6)
 
 
-class Counted(kt.Transformer):
+class Counted(Small):
     """Counts the traces of its steps."""
 
-    def __init__(self, **kwargs):
-        super().__init__(20, 20, 1, 16, 2, 32, **kwargs)
+    def __init__(self):
+        super().__init__()
         self.traces = {"train": 0, "test": 0}
 
     def train_step(self, data):
@@ -54,48 +51,31 @@ class KerasOwn(Counted):
         pass
 
 
-def compiled(kind, **options):
+def fitted(kind):
+    """A model after two epochs of two updates, and its history."""
+    keras.utils.set_random_seed(4)
     model = kind()
-    model.compile("adam", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()], **options)
-    return model
+    model.compile(
+        "adam", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()], jit_compile=False
+    )
+    options = dict(batch_size=3, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
+    return model, model.fit(X, Y, **options).history
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_step_is_traced_once(jit_compile):
-    model = compiled(Counted, jit_compile=jit_compile)
-    model.evaluate(*BATCH, batch_size=3, verbose=0)
-    model.fit(*BATCH, batch_size=3, epochs=2, verbose=0, validation_data=BATCH)
-    assert model.traces["train"] == 1
-    assert model.optimizer.iterations == 4
-
-
-def test_keras_still_traces_twice():
-    """A canary: once this fails, Keras builds ahead by itself."""
-    model = compiled(KerasOwn, jit_compile=False)
-    model.fit(*BATCH, batch_size=3, verbose=0)
-    assert model.traces["train"] == 2
-
-
-def test_what_cannot_be_built_ahead_is_built_by_the_first_trace():
-    model = compiled(Untraceable, jit_compile=False)
-    model.fit(*BATCH, batch_size=3, verbose=0)
-    assert model.traces["train"] == 2
-    assert model.optimizer.iterations == 2
-
-
-def test_metrics_start_from_nothing():
-    """What was built with shapes alone leaves no trace in what is reported."""
-    logs = []
-    for kind in (Counted, KerasOwn):
-        keras.utils.set_random_seed(4)
-        model = compiled(kind, jit_compile=False)
-        logs.append(model.fit(*BATCH, batch_size=3, epochs=2, shuffle=False, verbose=0).history)
-    assert logs[0] == logs[1]
+def test_a_step_is_traced_once_and_metrics_start_from_nothing():
+    """A canary, too: once it fails, Keras builds ahead by itself."""
+    ours, history = fitted(Counted)
+    theirs, expected = fitted(KerasOwn)
+    assert (ours.traces["train"], theirs.traces["train"]) == (1, 2)
+    assert history == expected and ours.optimizer.iterations == 4
+    untraceable, _ = fitted(Untraceable)
+    assert untraceable.traces["train"] > 1 and untraceable.optimizer.iterations == 4
 
 
 def test_one_batch_by_hand():
-    model = compiled(Counted, jit_compile=False)
-    first, second = (model.train_on_batch(*BATCH, return_dict=True) for _ in range(2))
+    model = Counted()
+    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    first, second = (model.train_on_batch(X, Y, return_dict=True) for _ in range(2))
     assert model.traces["train"] == 1
     assert second["loss"] < first["loss"]
 
@@ -131,17 +111,6 @@ def test_keras_still_changes_the_bases_of_other_classes():
 
 
 # Replicas.
-
-
-def test_keras_still_needs_help_with_replicas():
-    """Or `make_function` and `maybe_symbolic_build` can do without replicas."""
-    printed = python(SUPPORT / "mirrored_training.py", "canary")
-    odd, outside, averages = json.loads(printed.splitlines()[-1])
-    assert "[1,2]" in odd
-    assert outside == "Create and compile the model in the scope of the strategy."
-    # Losses that are no mean over target tokens are averaged as Keras does.
-    for step, difference in averages:
-        assert step > 0.01 and difference < 1e-6
 
 
 def test_all_reduce_still_has_a_custom_gradient():

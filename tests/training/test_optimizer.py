@@ -1,4 +1,4 @@
-"""The optimizer: its moving average and its step; the learning rate, by equation 3 of the paper."""
+"""The optimizer, its learning rate by equation 3 of the paper, and the end of what diverges."""
 
 import keras
 import numpy as np
@@ -24,30 +24,20 @@ def means_of(momentum, values):
     return means
 
 
-def test_momentum_grows_from_nothing():
+def test_momentum_grows_from_nothing_to_what_was_asked_for():
     # After the update number t from 0: Keras starts with the weight itself, and from then on the
     # momentum is (1 + t) / (10 + t): 2/11 and 3/12.
-    first = 5.0
-    second = 2 / 11 * first + 9 / 11 * 7.0
+    second = 2 / 11 * 5.0 + 9 / 11 * 7.0
     third = 3 / 12 * second + 9 / 12 * 4.0
-    assert means_of(0.99, [5.0, 7.0, 4.0]) == pytest.approx([first, second, third], rel=1e-6)
-
-
-def test_momentum_grows_to_what_was_asked_for():
+    assert means_of(0.99, [5.0, 7.0, 4.0]) == pytest.approx([5.0, second, third], rel=1e-6)
     assert means_of(0.1, [5.0, 7.0, 4.0]) == pytest.approx([5.0, 6.8, 4.28], rel=1e-6)
 
 
 def test_configuration_of_the_optimizer():
-    config = EMAAdam(1e-3, use_ema=True, ema_momentum=0.998).get_config()
-    assert config["ema_momentum"] == 0.998
-    assert EMAAdam.from_config(config).get_config() == config
     optimizer = keras.optimizers.deserialize(
         keras.optimizers.serialize(EMAAdam(use_ema=True, ema_momentum=0.5))
     )
     assert isinstance(optimizer, EMAAdam) and optimizer.get_config()["ema_momentum"] == 0.5
-
-
-def test_momentum_out_of_range():
     with pytest.raises(ValueError, match="ema_momentum"):
         EMAAdam(use_ema=True, ema_momentum=2.0)
 
@@ -106,16 +96,30 @@ def test_one_operation_for_each_variable():
     assert "Sqrt" not in kinds
 
 
+def test_rows_that_occur_several_times_make_one_gradient():
+    rows = tf.IndexedSlices(tf.ones((3, 4)), [1, 1, 4], (6, 4))
+    steps = (
+        updates(EMAAdam, [x], np.zeros((6, 4), "float32")) for x in (rows, tf.zeros((6, 4)) + rows)
+    )
+    np.testing.assert_array_equal(*steps)
+
+
 # The learning rate.
 
 
-@pytest.mark.parametrize("d_model", [128, 512])
-@pytest.mark.parametrize("step", [1, 2, 1000, 3999, 4000, 4001, 16000, 100_000])
+@pytest.mark.parametrize(
+    "step, d_model", [(1, 128), (3999, 512), (4000, 512), (4001, 512), (16000, 128)]
+)
 def test_equation_3(step, d_model):
     """D^-0.5 · min(step^-0.5, step · warmup^-1.5); Keras counts its steps from 0."""
     expected = d_model**-0.5 * min(step**-0.5, step * 4000**-1.5)
     schedule = kt.WarmupInverseSqrt(d_model=d_model, warmup_steps=4000)
     assert float(schedule(step - 1)) == pytest.approx(expected, rel=1e-5)
+    traced = tf.function(schedule)(tf.constant(step - 1, "int64"))
+    assert traced.dtype == "float32" and float(traced) == pytest.approx(expected, rel=1e-5)
+
+
+COOLDOWN = {"cooldown_steps": 4, "total_steps": 10}
 
 
 def test_peak():
@@ -129,40 +133,16 @@ def test_peak():
 def test_cooldown():
     """The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves."""
     plain = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2)
-    schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=10)
+    schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, **COOLDOWN)
     shares = [float(schedule(step) / plain(step)) for step in range(12)]
     assert shares == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0, 0])
     whole = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, cooldown_steps=4, total_steps=4)
     assert float(whole(1)) == pytest.approx(0.1 * 0.75)  # may begin in the warm-up
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_in_a_graph(dtype):
-    schedule = kt.WarmupInverseSqrt(d_model=512)
-    traced = tf.function(schedule)(tf.constant(3999, dtype))
-    assert traced.dtype == "float32"
-    assert float(traced) == pytest.approx(6.98771e-4, rel=1e-5)
-
-
-def test_optimizer_follows_it():
-    """A gradient of 1 under plain descent moves a weight by the learning rate."""
-    weight = keras.Variable(np.zeros(1), name="weight")
-    optimizer = keras.optimizers.SGD(kt.WarmupInverseSqrt(peak=1.0, warmup_steps=2))
-    optimizer.build([weight])
-    positions = []
-    for _ in range(3):
-        optimizer.apply([np.ones(1, "float32")])
-        positions.append(float(weight[0]))
-    assert positions == pytest.approx([-0.5, -1.5, -1.5 - 1.5**-0.5])
-
-
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"d_model": 64},
-        {"peak": 0.1, "warmup_steps": 7},
-        {"peak": 0.1, "cooldown_steps": 5, "total_steps": 6},
-    ],
+    [{"d_model": 64}, {"peak": 0.1, "warmup_steps": 7, "cooldown_steps": 5, "total_steps": 6}],
 )
 def test_configuration_round_trip(arguments):
     schedule = kt.WarmupInverseSqrt(**arguments)
@@ -177,12 +157,9 @@ def test_configuration_round_trip(arguments):
     ("arguments", "message"),
     [
         ({}, "Name d_model or peak, received d_model=None and peak=None"),
-        ({"d_model": 8, "peak": 0.1}, "Name d_model or peak"),
+        ({"d_model": 512, "peak": 4000}, "Name d_model or peak, .*peak=4000"),  # without names
         ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be at least 1, received 0"),
-        ({"peak": 1, "warmup_steps": 0.5}, "warmup_steps must be at least 1, received 0.5"),
-        ({"peak": 1, "warmup_steps": None}, "warmup_steps must be at least 1, received None"),
         ({"d_model": 1e-3}, "d_model must be at least 1, received 0.001"),
-        ({"peak": "1e-3"}, "peak must be a number above 0, received '1e-3'"),
         ({"peak": float("nan")}, "peak must be a number above 0, received nan"),
         ({"peak": 1, "cooldown_steps": 2}, "must be in 0 … total_steps=None, received 2"),
         ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "in 0 … total_steps=1, received 2"),
@@ -194,17 +171,113 @@ def test_bad_arguments(arguments, message):
         kt.WarmupInverseSqrt(**arguments)
 
 
-@pytest.mark.parametrize("positional", [(1e-3, 4000), (512, 4000)])
-def test_arguments_without_names(positional):
-    """As other schedules take them; the second one is `peak` here."""
-    with pytest.raises(ValueError, match="Name d_model or peak, .*peak=4000"):
-        kt.WarmupInverseSqrt(*positional)
+# A training stops at the first step whose loss or gradient norm is not finite.
+
+IDS = np.array([[4, 5, 6, 7], [7, 8, 3, 0], [9, 4, 3, 0]], "int32")
 
 
-def test_rows_that_occur_several_times_make_one_gradient():
-    rows = tf.IndexedSlices(tf.ones((3, 4)), [1, 1, 4], (6, 4))
-    dense = tf.convert_to_tensor(rows)
-    sparse_step, dense_step = (
-        updates(EMAAdam, [x], np.zeros((6, 4), "float32")) for x in (rows, dense)
+class Tagger(kt.TokenTrainer):
+    """Adds √w to all logits: at w = 0 the loss is finite, its gradient is not."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.embedding = kt.PositionalEmbedding(12, 8)
+        self.w = self.add_weight(shape=(), initializer="ones", name="w")
+
+    def call(self, ids):
+        logits = self.embedding.logits(self.embedding(ids))
+        return logits + keras.ops.sqrt(keras.ops.cast(self.w, logits.dtype))
+
+
+class Setting(keras.callbacks.Callback):
+    """Sets a weight before some of the updates, counted from 1 over all epochs."""
+
+    def __init__(self, variable, values):
+        super().__init__()
+        self.variable, self.values, self.update = variable, values, 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.update += 1
+        if self.update in self.values:
+            self.variable.assign(np.broadcast_to(self.values[self.update], self.variable.shape))
+
+
+def compiled(optimizer=None, model=None, **options):
+    keras.utils.set_random_seed(1)
+    model = model or Tagger()
+    model.parallel_microbatches = options.pop("parallel_microbatches", 1)
+    options = dict(jit_compile=False, metrics=[kt.TargetTokens()]) | options
+    model.compile(optimizer or keras.optimizers.SGD(0.1), kt.SmoothedCrossEntropy(), **options)
+    return model
+
+
+def fit(model, variable, values, steps=4, x=IDS):
+    """Two epochs, in which a weight is set; the history."""
+    dataset = tf.data.Dataset.from_tensors((x, IDS)).repeat(2 * steps)
+    callbacks = [Setting(variable, values), kt.StopOnDivergence()]
+    options = dict(epochs=2, steps_per_epoch=steps, shuffle=False, verbose=0)
+    return model.fit(dataset, callbacks=callbacks, **options).history
+
+
+@pytest.mark.parametrize(
+    "value, options",
+    [
+        (np.nan, {"jit_compile": True}),
+        (0.0, {"run_eagerly": True}),
+        (0.0, {"accumulation_steps": 2, "parallel_microbatches": 2, "clip_norm": 1.0}),
+    ],
+)
+def test_the_step_is_named(value, options):
+    """Also where the gradient alone is not finite: the loss is the same for any w."""
+    model = compiled(**options)
+    with pytest.raises(FloatingPointError) as caught:
+        fit(model, model.w, {7: value})
+    said = "the loss or the gradient norm of step 3 of epoch 2 is not finite, at a learning rate of"
+    assert f"{said} 0.1. Train again with a smaller learning rate" in str(caught.value)
+
+
+def test_a_validation_loss():
+    """Of weights that no step of training has met."""
+    model = compiled(run_eagerly=True)
+    spoil = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: model.w.assign(np.nan)
     )
-    np.testing.assert_array_equal(sparse_step, dense_step)
+    with pytest.raises(FloatingPointError, match="the validation loss of epoch 1 is not finite"):
+        callbacks = [spoil, kt.StopOnDivergence()]
+        model.fit(IDS, IDS, validation_data=(IDS, IDS), callbacks=callbacks, verbose=0)
+
+
+# With a loss scale.
+
+
+def scaled(scale):
+    keras.utils.set_random_seed(1)
+    inner = keras.optimizers.SGD(0.1)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=scale)
+    return compiled(optimizer, Tagger(dtype="mixed_float16"), run_eagerly=True)
+
+
+def test_a_loss_scale_falls_to_its_floor_first():
+    """Steps 2 and 3 are skipped, at scales 4 and 2; at 1, the training has diverged."""
+    model = scaled(4.0)
+    with pytest.raises(FloatingPointError, match="step 4 of epoch 1"):
+        fit(model, model.w, {2: 0.0})
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan], ids=["gradient", "loss"])
+def test_a_step_that_is_skipped(value):
+    """Its loss counts where that is finite: it then is the next step's, of the same weights."""
+
+    def losses(values, steps):
+        model = scaled(16.0)
+        return model, fit(model, model.w, values, steps=steps)["loss"][0]
+
+    (_, first), (_, two) = losses({}, 1), losses({}, 2)
+    second = 2 * two - first
+    assert abs(first - second) > 0.01
+    model, loss = losses({2: value, 3: 1.0}, 3)
+    assert float(model.optimizer.dynamic_scale) == 8.0
+    assert int(model.optimizer.iterations) == 5
+    counted = [first, second] if np.isnan(value) else [first, second, second]
+    assert loss == pytest.approx(np.mean(counted), abs=1e-3)

@@ -1,7 +1,6 @@
-"""One update of a batch in parts, and gradients clipped together."""
+"""`fit` for sentences: what is refused, other losses, what files keep and what stays frozen."""
 
 import functools
-import warnings
 
 import keras
 import numpy as np
@@ -9,259 +8,64 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from tests.support.layer_harness import randomize
+from tests.training.test_gradients import Small, batch, distance, logs_of, update
+
+V = 20
+INPUTS, Y = batch(5)
+X = INPUTS[1]
 
 
-def batch(rows=7, seed=0):
-    """Rows with very different numbers of target tokens."""
-    random = np.random.default_rng(seed)
-    source, target = (random.integers(4, 20, (rows, n)).astype("int32") for n in (6, 9))
-    for row in range(rows):
-        target[row, row + 1 :] = kt.PAD
-        source[row, random.integers(2, 7) :] = kt.PAD
-    target_in = np.concatenate([np.full((rows, 1), kt.START, "int32"), target[:, :-1]], axis=1)
-    return (source, target_in), target
+def small_model(share="none", **options):
+    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
+    return kt.Transformer(V, V, share_embeddings=share, **sizes | options)
 
 
-def fit(steps=3, precision="float32", weights=None, rows=7, steps_per_execution=1, **attributes):
-    """Trains on `steps` equal batches; returns the weights, the logs and the starting weights."""
-    keras.utils.set_random_seed(2)
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, dtype=precision)
-    model.build()
-    model.parallel_microbatches = attributes.pop("parallel_microbatches", 1)
-    model.compile(
-        keras.optimizers.SGD(0.3, momentum=0.9),
-        kt.SmoothedCrossEntropy(0.1),
-        metrics=[kt.MaskedAccuracy(), kt.TargetTokens()],
-        jit_compile=False,
-        steps_per_execution=steps_per_execution,
-        **attributes,
-    )
-    before = model.get_weights()
-    data = batch(rows) if weights is None else (*batch(rows), weights)
-    dataset = tf.data.Dataset.from_tensors(data).repeat(steps)
-    history = model.fit(dataset, shuffle=False, verbose=0).history
-    return model.get_weights(), {name: values[0] for name, values in history.items()}, before
+class Tagger(kt.TokenTrainer):
+    """A model of a user's own, whose outputs may carry the mask of its inputs."""
+
+    def __init__(self, mask_zero=False):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(V, 8, mask_zero=mask_zero)
+        self.out = keras.layers.Dense(V)
+
+    def call(self, ids):
+        return self.out(self.embedding(ids))
 
 
-def distance(some, others):
-    return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
+# What is refused, with a sentence.
 
 
-@functools.cache
-def whole_batch(shape):
-    """Weights of this shape, and what training on the whole batch of three rows comes to."""
-    weights = None if shape is None else np.random.default_rng(1).random(shape, "float32")
-    return weights, fit(weights=weights, rows=3)
+def dataset(x, y):
+    """One batch of unknown sizes."""
+    signature = (tf.TensorSpec((None, None), tf.int32),) * 2
+    data = tf.data.Dataset.from_generator(lambda: iter([(x, y)]), output_signature=signature)
+    return data.apply(tf.data.experimental.assert_cardinality(1))
 
 
-ONE_AFTER_THE_OTHER, AT_ONCE = "accumulation_steps", "parallel_microbatches"
-
-
-@pytest.mark.parametrize(
-    "how, parts, shape",
-    [
-        *(((ONE_AFTER_THE_OTHER,), parts, None) for parts in (2, 3, 4)),
-        *(((AT_ONCE,), parts, None) for parts in (2, 4)),
-        ((ONE_AFTER_THE_OTHER, AT_ONCE), 2, None),
-        # Weights of rows, and of tokens.
-        ((ONE_AFTER_THE_OTHER,), 2, (3,)),
-        ((AT_ONCE,), 4, (3,)),
-        ((ONE_AFTER_THE_OTHER, AT_ONCE), 2, (3, 9)),
-    ],
-)
-def test_parts_equal_the_whole_batch(how, parts, shape):
-    """Also where rows do not divide, and where a part has no row at all."""
-    weights, (whole, whole_logs, before) = whole_batch(shape)
-    parted, parted_logs, _ = fit(weights=weights, rows=3, **dict.fromkeys(how, parts))
-    assert distance(whole, before) > 0.01
-    assert distance(whole, parted) < 1e-5
-    assert whole_logs.keys() == parted_logs.keys() == {"loss", "accuracy", "target_tokens"}
-    for name, value in whole_logs.items():
-        assert parted_logs[name] == pytest.approx(value, abs=1e-5), name
-
-
-@pytest.mark.parametrize("attributes", [{}, {AT_ONCE: 2}])
-def test_several_updates_in_one_call(attributes):
-    """Keras' `steps_per_execution`, also where the last call has fewer of them."""
-    single, single_logs, before = fit(**attributes)
-    joined, joined_logs, _ = fit(steps_per_execution=2, **attributes)
-    assert distance(single, before) > 0.01
-    assert distance(single, joined) < 1e-6
-    assert joined_logs == pytest.approx(single_logs, abs=1e-5)
-
-
-def test_parts_with_dropout_in_a_graph():
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.5)
-    model.parallel_microbatches = 2
-    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False, accumulation_steps=3)
-    loss = model.fit(*batch(), batch_size=7, epochs=3, shuffle=False, verbose=0).history["loss"]
-    assert np.isfinite(loss).all()
-
-
-def test_gradients_of_lookups_are_summed():
-    """Optimizers of Keras take the rows of a sparse gradient for separate gradients."""
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings="none")
-    model.compile("sgd", kt.SmoothedCrossEntropy())
-    model.build()
-    model.parallel_microbatches = 3
-    seen = []
-    model.optimizer.apply_gradients = lambda pairs: seen.extend(pairs)
-    model.train_step(tf.nest.map_structure(tf.constant, batch()))
-    found = {variable.path: gradient for gradient, variable in seen}
-    assert all(tf.is_tensor(gradient) for gradient in found.values())
-    model.parallel_microbatches = 1
-    del seen[:]
-    model.train_step(tf.nest.map_structure(tf.constant, batch()))
-    for whole, variable in seen:
-        np.testing.assert_allclose(found[variable.path], whole, atol=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, kt.EMAAdam])
-@pytest.mark.parametrize("sharing", ["target", "none"])
-def test_first_step_of_adam_is_the_learning_rate(optimizer, sharing):
-    """However often an id occurs: of a gradient g, Adam's first step is g / |g|."""
-    found = []
-    for options in ({}, {"clip_norm": 1e9}, {"accumulation_steps": 2}, {"fused_loss": False}):
-        keras.utils.set_random_seed(1)
-        model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings=sharing)
-        model.build()
-        model.compile(optimizer(0.01), kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
-        before = model.source_embedding.get_weights()[0]
-        model.fit(*batch(), batch_size=7, verbose=0)
-        found.append(model.source_embedding.get_weights()[0] - before)
-        assert np.abs(found[-1]).max() == pytest.approx(0.01, rel=1e-3)
-    for moved in found[1:]:
-        np.testing.assert_allclose(moved, found[0], atol=2e-4)
-
-
-def test_weights_without_a_gradient_stay():
-    class Unused(kt.Transformer):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.unused = keras.layers.Dense(3)
-            self.unused.build((None, 3))
-
-    for options in ({"clip_norm": 1.0}, {"accumulation_steps": 2}):
-        model = Unused(20, 20, 1, 16, 2, 32)
-        optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.1)
-        model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
-        before = model.unused.get_weights()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Gradients do not exist")
-            assert np.isfinite(model.fit(*batch(), batch_size=7, verbose=0).history["loss"]).all()
-        assert distance(model.unused.get_weights(), before) == 0
-
-
-@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"accumulation_steps": 2}])
-def test_a_frozen_model_is_evaluated_with_a_warning(options):
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
-    model.compile("adam", kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
-    model.trainable = False
-    with pytest.warns(UserWarning, match="no trainable weights"):
-        loss = model.fit(*batch(), batch_size=7, verbose=0).history["loss"]
-    assert loss == pytest.approx([model.evaluate(*batch(), batch_size=7, verbose=0)])
-
-
-@pytest.mark.parametrize("options", [{"loss_weights": 3.0}, {"reduction": "sum"}])
-def test_weights_and_reductions_of_the_loss(options):
-    """Only the usual mean has a fused loss."""
-    loss = kt.SmoothedCrossEntropy(
-        0.1, reduction=options.pop("reduction", "mean_with_sample_weight")
-    )
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
-    model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=False, **options)
-    value = model.evaluate(*batch(), batch_size=7, verbose=0)
-    assert model.fit(*batch(), batch_size=7, verbose=0).history["loss"] == pytest.approx([value])
-    mean = kt.SmoothedCrossEntropy(0.1)(batch()[1], model(batch()[0]))
-    times = 3.0 if options else np.count_nonzero(batch()[1])
-    assert value == pytest.approx(times * float(mean), rel=1e-5)
-
-
-@pytest.mark.parametrize("sharing", ["all", "none"])
-def test_rows_are_added_to_a_dense_gradient_once(sharing):
-    """TensorFlow copies all of it each time: tens of MiB of a large vocabulary."""
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, share_embeddings=sharing)
-    model.compile("sgd", kt.SmoothedCrossEntropy())
-    model.build()
-    model.parallel_microbatches = 3
-    data = tf.nest.map_structure(tf.constant, batch())
-    graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
-    pruned = tf.compat.v1.graph_util.extract_sub_graph(
-        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
-    )
-    kinds = [node.op for node in pruned.node]
-    # A matrix that is no variable gets them from each part; the lookups of its own stay sparse.
-    assert kinds.count("TensorScatterAdd") == {"all": 1, "none": 3}[sharing]
-    assert kinds.count("TensorScatterSub") == 0
-
-
-@pytest.mark.parametrize("parts", [2, 9])
-def test_evaluation_in_parts_equals_the_whole_batch(parts):
-    keras.utils.set_random_seed(2)
-    model = kt.Transformer(20, 20, 1, 16, 2, 32)
-    metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
-    model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=metrics)
-    dataset = tf.data.Dataset.from_tensors(batch())
-    whole = model.evaluate(dataset, verbose=0, return_dict=True)
-    model.parallel_microbatches = parts
-    model.make_test_function(force=True)
-    parted = model.evaluate(dataset, verbose=0, return_dict=True)
-    assert parted == pytest.approx(whole, rel=1e-5)
-
-
-def test_target_tokens_are_counted():
-    _, logs, _ = fit(steps=3)
-    assert logs["target_tokens"] == 3 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
-
-
-@pytest.mark.parametrize("precision, parts", [("float32", 2), ("mixed_float16", 1)])
-def test_gradients_are_clipped_together(precision, parts):
-    """One SGD step moves all weights together by learning rate × clip_norm, not further."""
-    after, _, before = fit(steps=1, precision=precision, clip_norm=0.01, accumulation_steps=parts)
-    step = np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(after, before, strict=True)))
-    assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
-
-
-def test_small_gradients_are_left_alone():
-    assert distance(fit(steps=1)[0], fit(steps=1, clip_norm=1e6)[0]) < 1e-7
-
-
-def test_compile_arguments_are_saved_with_the_model(tmp_path):
-    """But not what belongs to the machine."""
-    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0)
-    options = dict(clip_norm=0.5, accumulation_steps=2, fused_loss=False, rdrop=0.5)
-    metrics, names = [kt.MaskedAccuracy(), kt.Perplexity()], ["accuracy", "perplexity"]
-    model.compile("adam", kt.SmoothedCrossEntropy(), metrics=metrics, **options)
-    model.parallel_microbatches = 3
-    callbacks = [keras.callbacks.EarlyStopping(name) for name in names]
-    model.fit(*batch(), batch_size=7, verbose=0, callbacks=callbacks)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert {name: loaded.get_compile_config()[name] for name in options} == options
-    assert loaded.parallel_microbatches == 1
-    assert int(loaded.optimizer.iterations) == 1 and type(loaded.loss) is kt.SmoothedCrossEntropy
-    one, other = (m.fit(*batch(), batch_size=7, verbose=0).history for m in (model, loaded))
-    assert one.keys() == {"loss", *names}
-    for name in names:
-        assert one[name] == pytest.approx(other[name], rel=1e-5), name
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_only_the_graph_of_a_step_can_see(fused):
+    """Labels beyond the vocabulary, or not one for each position; ids beyond it."""
+    model = Small()
+    model.compile("sgd", kt.SmoothedCrossEntropy(), fused_loss=fused, jit_compile=False)
+    beyond = r"labels that are not below the size of the vocabulary, .* = 25 is not in \[0, 20\)"
+    for use in (lambda data: model.fit(data, shuffle=False, verbose=0), model.evaluate):
+        with pytest.raises(ValueError, match=beyond):
+            use(dataset(X, np.where(Y > 0, 25, Y)))
+        for y in (np.pad(Y, [(0, 0), (0, 1)]), Y[:, :1]):
+            with pytest.raises(ValueError, match="or not one for each position of the outputs"):
+                use(dataset(X, y))
+        with pytest.raises(ValueError, match=r"ids outside the vocabulary .*29 is not in \[0, 20"):
+            use(dataset(np.full_like(X, 29), Y))
 
 
 def test_class_weight_is_refused():
     """Keras would weigh each sentence by the position of its largest id."""
-    model = kt.Transformer(20, 20, 1, 16, 2, 32)
+    model = Small()
     model.compile("sgd", kt.SmoothedCrossEntropy())
-    x, y = batch()
-    model.build()
-    before, weights = model.get_weights(), dict.fromkeys(range(20), 2.0)
-    for learn in (
-        lambda: model.fit(x, y, class_weight=weights, verbose=0),
-        lambda: model.train_on_batch(x, y, class_weight=weights),
-    ):
+    for learn in (model.fit, model.train_on_batch):
         with pytest.raises(ValueError, match="class_weight is not supported: pass sample_weight"):
-            learn()
-    assert distance(model.get_weights(), before) == 0
-    model.train_on_batch(x, y, np.ones(y.shape, "float32"))
-    assert distance(model.get_weights(), before) > 0
+            learn(X, Y, class_weight={1: 2.0})
 
 
 @pytest.mark.parametrize(
@@ -270,11 +74,199 @@ def test_class_weight_is_refused():
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"clip_norm": "1"}, "clip_norm must be above 0, received '1'"),
         ({"accumulation_steps": 2.0}, "accumulation_steps must be a positive integer"),
-        ({"rdrop": "1"}, "rdrop must be a number of at least 0, received '1'"),
-        ({"accumulation_steps": 0}, "accumulation_steps must be a positive integer"),
+        ({"rdrop": float("nan")}, "rdrop must be a number of at least 0, received nan"),
         ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
     ],
 )
 def test_compile_arguments_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
-        kt.Transformer(20, 20, 1, 16, 2, 32).compile("sgd", kt.SmoothedCrossEntropy(), **options)
+        Small().compile("sgd", kt.SmoothedCrossEntropy(), **options)
+
+
+# Losses that are no mean over target tokens.
+
+KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class WithTerm(Tagger):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) + 1.0
+
+
+class TwoOutputs(Tagger):
+    def call(self, ids):
+        tags = super().call(ids)
+        return tags, tags
+
+
+class Classifier(kt.TokenTrainer):
+    """One label for each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.out = keras.layers.Embedding(V, 8), keras.layers.Dense(3)
+
+    def call(self, ids):
+        return self.out(keras.ops.mean(self.embedding(ids), axis=1))
+
+
+@pytest.mark.parametrize(
+    "kind, loss, option",
+    [
+        (Tagger, KERAS, {"accumulation_steps": 2}),
+        (Tagger, keras.losses.dice, {"rdrop": 2.0}),
+        (Tagger, [kt.SmoothedCrossEntropy()], {"parallel": 2}),
+        (Tagger, kt.SmoothedCrossEntropy(reduction="sum"), {"accumulation_steps": 2}),
+        (WithTerm, kt.SmoothedCrossEntropy(), {"rdrop": 2.0}),
+        (TwoOutputs, kt.SmoothedCrossEntropy(), {"parallel": 2}),
+    ],
+)
+def test_slices_and_rdrop_of_other_losses_are_refused(kind, loss, option):
+    model = kind()
+    model.parallel_microbatches = option.pop("parallel", 1)
+    model.compile("sgd", loss, **option)
+    with pytest.raises(ValueError, match="accumulation_steps, .* and rdrop need one output"):
+        model.train_step((X, (Y, Y) if kind is TwoOutputs else Y))
+
+
+@pytest.mark.parametrize("make", [Classifier, lambda: Tagger(True), lambda: WithTerm(True)])
+def test_other_losses_are_those_of_keras(make):
+    """Also where the outputs carry a mask, which the losses of Keras honour."""
+    found = []
+    for own in (True, False):
+        keras.utils.set_random_seed(2)
+        model = make()
+        metrics = [keras.metrics.SparseCategoricalAccuracy()]
+        model.compile(keras.optimizers.SGD(0.5), KERAS, metrics=metrics, jit_compile=False)
+        if not own:
+            model.train_step = functools.partial(keras.Model.train_step, model)
+        data = tf.constant(X), tf.constant(Y[:, 0] % 3 if make is Classifier else Y)
+        model(data[0])
+        before = model.get_weights()
+        logs = logs_of(model.train_step, data)
+        found.append((logs, [a - b for a, b in zip(model.get_weights(), before, strict=True)]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert (
+        distance(found[0][1], found[1][1]) < 1e-6 < distance(found[0][1], [0 * x for x in before])
+    )
+
+
+@pytest.mark.parametrize("options", [{"loss_weights": 3.0}, {"reduction": "sum"}])
+def test_weights_and_reductions_of_the_loss(options):
+    """Only the usual mean has a fused loss."""
+    reduction = options.pop("reduction", "mean_with_sample_weight")
+    model, data = Small(), (tf.constant(X), tf.constant(Y))
+    model.compile("sgd", kt.SmoothedCrossEntropy(0.1, reduction=reduction), **options)
+    times = 3.0 if options else np.count_nonzero(Y)
+    expected = times * kt.SmoothedCrossEntropy(0.1)(Y, model(X)) + sum(model.losses)
+    for step in (model.test_step, model.train_step):
+        assert logs_of(step, data)["loss"] == pytest.approx(float(expected), rel=1e-5)
+        model.reset_metrics()
+
+
+def test_other_metrics_see_each_row_once():
+    model, metric = Tagger(), keras.metrics.SparseCategoricalAccuracy
+    model.compile("sgd", kt.SmoothedCrossEntropy(), metrics=[metric()])
+    model.parallel_microbatches = 2
+    found = logs_of(model.test_step, (tf.constant(X), tf.constant(Y)))
+    assert found["sparse_categorical_accuracy"] == pytest.approx(float(metric()(Y, model(X))))
+
+
+def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
+    found = []
+    shifted = np.roll(X, 1, axis=1)  # where the mask hides other positions than the labels
+    for mask_zero, steps in ((False, 1), (True, 1), (True, 2)):
+        keras.utils.set_random_seed(2)
+        found.append(update(Tagger(mask_zero), (shifted, Y), accumulation_steps=steps))
+    for other in found[1:]:
+        assert found[0][1] == pytest.approx(other[1], rel=1e-5)
+        assert distance(found[0][2], other[2]) < 1e-6
+
+
+# What files keep, and refuse.
+
+
+def test_compile_arguments_are_saved_with_the_model(tmp_path):
+    """But not what belongs to the machine."""
+    model = small_model()
+    options = dict(clip_norm=0.5, accumulation_steps=2, fused_loss=False, rdrop=0.5)
+    update(model, (INPUTS, Y), optimizer=keras.optimizers.Adam(0.1), parallel=3, **options)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert {name: loaded.get_compile_config()[name] for name in options} == options
+    assert loaded.parallel_microbatches == 1
+    assert int(loaded.optimizer.iterations) == 1 and type(loaded.loss) is kt.SmoothedCrossEntropy
+    data = tf.nest.map_structure(tf.constant, (INPUTS, Y))
+    for one in (model, loaded):
+        one.reset_metrics()
+    logs, other = (logs_of(one.train_step, data) for one in (model, loaded))
+    assert logs["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    assert distance(model.get_weights(), loaded.get_weights()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_model"),
+    [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})],
+)
+def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
+    larger = randomize(small_model(**of_file))
+    larger.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    larger.save_weights(tmp_path / "larger.weights.h5")
+    larger.save(tmp_path / "larger.keras")
+    larger.save_weights(tmp_path / "larger.weights.json", max_shard_size=1e-4)
+    for name in ("larger.weights.h5", "larger.keras", "larger.weights.json"):
+        with pytest.raises(ValueError, match=r"\d+ layers, but this model has"):
+            small_model(**of_model).load_weights(tmp_path / name)
+    model = randomize(small_model(**of_model), seed=1)
+    with pytest.warns(UserWarning, match="layers, but this model has"):
+        model.load_weights(tmp_path / "larger.weights.h5", skip_mismatch=True)
+    np.testing.assert_array_equal(model.decoder.get_weights()[0], larger.decoder.get_weights()[0])
+
+
+def test_what_training_leaves_is_not_left_over(tmp_path):
+    """The optimizer's variables, states of random generators."""
+    trained = small_model(dropout=0.1)
+    update(trained, (INPUTS, Y), optimizer=keras.optimizers.Adam())
+    trained.save_weights(tmp_path / "trained.weights.h5")
+    plain = small_model()
+    plain.load_weights(tmp_path / "trained.weights.h5")
+    assert distance(plain.get_weights(), trained.get_weights()) == 0
+
+
+def test_hdf5_is_refused(tmp_path):
+    for name in ("m.h5", "m.hdf5", "m.weights.h5"):
+        with pytest.raises(ValueError, match=r"must end in \.keras"):
+            Small().save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+# Frozen parts keep their weights.
+
+
+@pytest.mark.parametrize(
+    "share, positions, fused", [("target", "learned", True), ("none", "sinusoidal", False)]
+)
+def test_the_frozen_stay_and_the_rest_learns(share, positions, fused):
+    """Though weights decay and have a running mean: a whole layer, and a table without its
+    positions."""
+    model = randomize(small_model(share, positions=positions, max_length=16))
+    model.encoder.trainable = model.source_embedding.embeddings.trainable = False
+    frozen = [*model.encoder.weights, model.source_embedding.embeddings]
+    before, all_before = [np.array(weight) for weight in frozen], model.get_weights()
+    optimizer = kt.EMAAdam(0.1, use_ema=True, ema_momentum=0.9, weight_decay=0.1)
+    update(model, (INPUTS, Y), optimizer=optimizer, fused_loss=fused)
+    with kt.ema_weights(model):
+        assert distance(map(np.array, frozen), before) == 0
+    pairs = zip(all_before, model.get_weights(), strict=True)
+    changed = sum(not np.array_equal(*pair) for pair in pairs)
+    assert changed == len(all_before) - len(frozen)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"accumulation_steps": 2}])
+def test_a_frozen_model_is_evaluated_with_a_warning(options):
+    model = Small()
+    model.build()
+    model.trainable = False
+    with pytest.warns(UserWarning, match="no trainable weights"):
+        evaluated, logs, changes = update(model, (X, Y), **options)
+    assert logs == pytest.approx(evaluated) and distance(changes, [0 * x for x in changes]) == 0

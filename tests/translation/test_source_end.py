@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import types
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.presets import TrainConfig
+from keras_transformer.runs.run import Run
 from keras_transformer.runs.training_data import check_training
-from keras_transformer.serving.exported_translator import ExportedTranslator
-from keras_transformer.serving.saved_model import export
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from keras_transformer.train import train
@@ -21,9 +21,11 @@ from tests.support.reversed_text import MODEL, write_corpus
 from tests.support.toy_translator import (
     MAX_LENGTH,
     SOURCES,
+    serve_eagerly,
     toy_pairs,
     toy_tokenizer,
     trained_translator,
+    without_graphs,
 )
 
 TARGETS = ["ABC", "HGF", "A", "", "BBBB", "FE", "H", "HB", "GFEDCBA", "CAFE"]
@@ -31,19 +33,10 @@ TARGETS = ["ABC", "HGF", "A", "", "BBBB", "FE", "H", "HB", "GFEDCBA", "CAFE"]
 
 @pytest.fixture(scope="module")
 def translator():
-    return kt.Translator(
-        trained_translator().model, toy_tokenizer(), toy_tokenizer(), source_end=False
-    )
+    return without_graphs(trained_translator(), source_end=False)
 
 
-@pytest.fixture(scope="module")
-def exported(translator, tmp_path_factory):
-    config = kt.ExportConfig(("score", "attention", "tokens"))
-    path = export(translator, tmp_path_factory.mktemp("export"), config=config)
-    return ExportedTranslator(path)
-
-
-def test_sources_of_a_translator(translator):
+def test_sources_of_a_translator_and_its_copies(translator):
     tokenizer = translator.source_tokenizer
     source, empty = translator.read_source(tf.constant(SOURCES + ["a" * 50]))
     rows = [row[row != PAD].tolist() for row in np.array(source)]
@@ -51,6 +44,8 @@ def test_sources_of_a_translator(translator):
         assert row == (tokenizer(text).numpy().tolist() if text else [END])
     assert len(rows[-1]) == MAX_LENGTH - 1
     assert np.array(empty).tolist() == [not text for text in SOURCES] + [False]
+    copies = translator.in_precision("mixed_bfloat16"), pickle.loads(pickle.dumps(translator))
+    assert not any(copy.source_end for copy in copies)
 
 
 def test_datasets_have_the_sources_of_translators(translator):
@@ -70,83 +65,63 @@ def test_datasets_have_the_sources_of_translators(translator):
     assert sorted(found) == expected
 
 
-def test_scores_are_those_of_sources_without_end(translator):
+def test_scores_translations_and_alignments(translator, tmp_path):
     model, tokenizer = translator.model, translator.target_tokenizer
-    found = translator.score(SOURCES, TARGETS)
-    for source, target, (log_prob, tokens) in zip(SOURCES, TARGETS, found, strict=True):
-        if not source:
-            continue
-        ids = [*tokenizer(target).numpy().tolist(), END]
-        logits = model((tokenizer([source]).to_tensor(), np.array([[START, *ids[:-1]]])))
-        gains = tf.nn.log_softmax(logits[0]).numpy()[np.arange(len(ids)), ids]
-        assert (tokens, log_prob) == (len(ids), pytest.approx(gains.sum(), abs=1e-4))
-
-
-def test_translations_are_those_of_sources_without_end(translator):
-    model, tokenizer = translator.model, translator.source_tokenizer
-    for source, text in zip(SOURCES, translator.translate(SOURCES), strict=True):
-        if source:
-            state = model.initial_state(tokenizer([source]).to_tensor())
-            tokens = kt.greedy_search(model.make_step(), state, 1, MAX_LENGTH)[0]
-            assert tokenizer.detokenize(tokens)[0].numpy().decode() == text
-
-
-def test_alignments_name_every_token_of_the_source(translator):
-    tokenizer = translator.source_tokenizer
-    aligned = translator.align(SOURCES, TARGETS)
-    for source, (pieces, targets, positions) in zip(SOURCES, aligned, strict=True):
-        expected = tokenizer.pieces(tokenizer(source)).numpy().tolist()
-        assert [piece.encode() for piece in pieces] == expected
-        assert len(positions) == len(targets)
+    found = translator.translate(SOURCES)
+    assert len(set(found)) > 5 and found != trained_translator().translate(SOURCES)
+    scores, aligned = translator.score(SOURCES, TARGETS), translator.align(SOURCES, TARGETS)
+    for source, target, score, (pieces, targets, positions) in zip(
+        SOURCES, TARGETS, scores, aligned, strict=True
+    ):
+        assert "".join(pieces) == (f"▁{source}" if source else "")
+        assert len(positions) == (len(targets) if source else 0)
         assert all(0 <= position < len(pieces) for position in positions)
+        if source:
+            ids = [*tokenizer(target).numpy().tolist(), END]
+            logits = model((tokenizer([source]).to_tensor(), np.array([[START, *ids[:-1]]])))
+            gains = tf.nn.log_softmax(logits[0]).numpy()[np.arange(len(ids)), ids]
+            assert score == (pytest.approx(gains.sum(), abs=1e-4), len(ids))
     maps = attention_maps(translator, "abc", "AB")
     assert len(maps.source_tokens) == maps.scores["encoder"].shape[-1] == len(tokenizer("abc"))
-
-
-def test_exports_answer_as_in_memory(translator, exported):
-    found = translator.translate(SOURCES)
-    assert exported.translate(SOURCES) == found
-    assert len(set(found)) > 5 and found != trained_translator().translate(SOURCES)
-    pairs = zip(exported.score(SOURCES, TARGETS), translator.score(SOURCES, TARGETS), strict=True)
-    for found, expected in pairs:
-        assert found == pytest.approx(expected, abs=1e-4)
-
-
-def test_copies_know_of_it(translator):
-    copies = translator.in_precision("mixed_bfloat16"), pickle.loads(pickle.dumps(translator))
-    assert not any(copy.source_end for copy in copies)
-
-
-def test_ctranslate2_agrees(translator, tmp_path):
-    texts = [text for text in SOURCES if text]
     path = export_ctranslate2(translator, tmp_path / "model")
-    theirs = translate_with_ctranslate2(path, texts, 1, MAX_LENGTH)
-    assert [text for text, _ in theirs] == translator.translate(texts)
+    texts, expected = zip(*[x for x in zip(SOURCES, found, strict=True) if x[0]], strict=True)
+    theirs = translate_with_ctranslate2(path, list(texts), 1, MAX_LENGTH)
+    assert [text for text, _ in theirs] == list(expected)
 
 
-def test_a_run_is_trained_and_loaded_so(tmp_path):
+def test_signatures_answer_as_the_translator_does(translator):
+    config = kt.ExportConfig(signatures=("tokens",), max_output_length=MAX_LENGTH)
+    found = serve_eagerly(translator, config, "serving_default", text=np.array(SOURCES))
+    expected = translator.translate(SOURCES)
+    assert found["text"] == expected
+    ids = translator.source_tokenizer(SOURCES).to_tensor().numpy()
+    found = serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
+    texts = translator.target_tokenizer.detokenize(found).numpy()
+    assert [text.decode() for text in texts] == expected
+
+
+def test_a_run_is_trained_and_loaded_so(tmp_path, monkeypatch):
     texts = [*write_corpus(tmp_path, 60, 1), *write_corpus(tmp_path, 20, 2)]
-    config = TrainConfig(
-        *texts,
-        source_end=False,
-        vocabulary_size=None,
-        model_type="word",
-        model=dataclasses.replace(MODEL, num_decoder_layers=2, first_position=1),
-        epochs=1,
-        steps_per_epoch=2,
-        tokens_per_batch=256,
-        validate_by="bleu",
-    )
-    output = tmp_path / "run"
+    model = dataclasses.replace(MODEL, num_decoder_layers=2, first_position=1)
+    sizes = dict(vocabulary_size=None, model_type="word", tokens_per_batch=256)
+    config = TrainConfig(*texts, source_end=False, model=model, **sizes, strategy="one")
+    output, batches = tmp_path / "run", []
+
+    def fit(model, dataset, validation_data, **_):
+        batches.extend(next(iter(data)) for data in (dataset, validation_data))
+        Run(output).write_model(model, {})
+        return types.SimpleNamespace(history={})
+
+    monkeypatch.setattr(kt.Transformer, "fit", fit)
     train(config, output)
+    for (sources, _), targets in batches:
+        assert END in np.array(targets) and END not in np.array(sources)
     loaded = kt.load(output)
     assert not loaded.source_end and loaded.model.decoder.num_layers == 2
-    assert END not in np.array(loaded.read_source(tf.constant(["ba ce"]))[0])
-    for changed in ({"source_end": True}, {"model": MODEL}):
-        name = next(iter(changed)) if "model" not in changed else "num_decoder_layers"
+    for changed, name in (({"source_end": True}, "source_end"), ({"model": MODEL}, "num_decoder")):
         other = dataclasses.replace(config, start_from=str(output), **changed)
-        with pytest.raises(ValueError, match=f"{name} must be .* with --start-from"):
+        with pytest.raises(ValueError, match=f"{name}.* must be .* with --start-from"):
             check_training(other, tmp_path / "next")
         other = dataclasses.replace(config, **changed)
-        with pytest.raises(ValueError, match=f"{name} must be .* to resume this run"):
+        with pytest.raises(ValueError, match=f"{name}.* must be .* to resume this run"):
             check_training(other, output, resume=True)

@@ -1,0 +1,222 @@
+"""Formats of `translate`, and outputs that are completed as if it had never been stopped."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_transformer.cli import text
+from keras_transformer.presets import SearchConfig
+from keras_transformer.runs import opening
+from keras_transformer.translation import sentences
+from keras_transformer.translation.sentences import Hypothesis
+from tests.support.command_line import refused, run
+
+JSON = ("--format", "jsonl")
+N_BEST = ("--beam-size", "3", "--n-best", "2")
+
+
+SEARCHES = []
+
+
+class Upper:
+    """Instead of a model: the text in capitals, or two answers; an empty one for an empty line."""
+
+    def __init__(self, path, options, *others):
+        self.run, self.search = None, SearchConfig(**options)
+        SEARCHES.append(self.search)
+
+
+def translator_of(opened, n_best=None, prefixes=False):
+    is_drawn = opened.search.sample  # which depends on the number of the line
+
+    def translate(texts, prefixes=None, first=0):
+        begins = prefixes or [b""] * len(texts)
+        answers = [
+            f"{begin.decode()}{text.decode(errors='replace').upper()}{i if is_drawn else ''}"
+            for i, (begin, text) in enumerate(zip(begins, texts, strict=True), first)
+        ]
+        if n_best is None:
+            return answers
+        return [
+            [Hypothesis(f"{answer}{'!' * k}", -k - 0.5, -k - 0.25) for k in range(n_best)]
+            for answer in answers
+        ]
+
+    return translate
+
+
+@pytest.fixture(scope="module", autouse=True)
+def instead_of_a_model():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "FIRST_WINDOW", 2)
+        patch.setattr(sentences, "WINDOW", 5)
+        patch.setattr(opening, "Opened", Upper)
+        patch.setattr(opening, "SentenceTranslator", translator_of)
+        yield
+
+
+def translated(*options, stdin):
+    result = run("translate", "run", *options, stdin=stdin)
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout
+
+
+# What is written for a line.
+
+
+def test_lines_by_hand():
+    stdin = b"abc\n\n d\xc3\xa9\r\nlast"
+    assert translated(stdin=stdin).decode() == "ABC\n\n DÉ\nLAST\n"
+    assert translated(*N_BEST, stdin=b"abc\n\n").decode() == (
+        "0 ||| ABC ||| -0.250000\n0 ||| ABC! ||| -1.250000\n"
+        "1 |||  ||| -0.250000\n1 ||| ! ||| -1.250000\n"
+    )
+    # One line for a line, whatever is translated to what looks like the end of one.
+    assert translated(stdin="a\u2028b\x85c\n".encode()).decode() == "A B C\n"
+
+
+def test_objects_by_hand():
+    """Other fields are copied as they are: an exponent, a repeated name, an escape."""
+    line = '{ "n": 1E400, "n": 2, "s": "\\u00e9", "text": "abc" } '
+    found = translated(*JSON, stdin=f'{line}\n\n{{"text": "\\ud800"}}'.encode()).decode()
+    assert found == (
+        '{ "n": 1E400, "n": 2, "s": "\\u00e9", "text": "abc", "translation": "ABC"}\n\n'
+        '{"text": "\\ud800", "translation": "?"}\n'
+    )
+    options = ["--field", "en", "--output-field", "de"]
+    found = translated(*JSON, *options, *N_BEST, stdin='{"en": "é"}'.encode()).decode()
+    answers = [{"text": "É", "log_prob": -0.5, "score": -0.25}]
+    answers.append({"text": "É!", "log_prob": -1.5, "score": -1.25})
+    assert json.loads(found) == {"en": "é", "de": answers} and "É" in found
+
+
+plain = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\ufeff"))
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+objects = st.dictionaries(st.text().filter(lambda x: x != "translation"), values)
+
+
+@given(st.lists(objects.map(lambda x: x | {"text": str(x)}) | st.just({})), st.booleans())
+def test_any_objects_are_copied(rows, escaped):
+    lines = [json.dumps(row, ensure_ascii=escaped) if row else "" for row in rows]
+    found = translated(*JSON, stdin="\n".join([*lines, ""]).encode()).decode().split("\n")
+    assert [json.loads(x) if x else {} for x in found[:-1]] == [
+        row and row | {"translation": row["text"].upper()} for row in rows
+    ]
+    assert all(new.startswith(old[:-1]) for old, new in zip(lines, found, strict=False))
+
+
+# Outputs that are completed.
+
+
+@given(st.lists(plain, min_size=1), st.sampled_from([(), N_BEST, JSON]), st.data())
+def test_completed_from_any_byte(tmp_path_factory, lines, options, data):
+    if options == JSON:
+        lines = [json.dumps({"text": line}) for line in lines]
+    stdin, out = "".join(f"{x}\n" for x in lines).encode(), tmp_path_factory.mktemp("out") / "out"
+    whole = translated(*options, stdin=stdin)
+    out.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    assert translated(*options, "--resume", out, stdin=stdin) == b""
+    assert out.read_bytes() == whole
+
+
+LINES = [f"line {i}" * (i != 4) for i in range(14)]
+STDIN = "".join(f"{line}\n" for line in LINES).encode()
+
+
+def test_prefixes_and_draws_go_on_too(tmp_path):
+    (tmp_path / "prefix").write_text("".join(f"{i}:\n" for i in range(14)))
+    options = ["--sample", "--seed", "4", "--prefix", tmp_path / "prefix"]
+    options += "--temperature 0.9 --top-k 9 --top-p 0.8 --max-output-length 6".split()
+    whole = translated(*options, stdin=STDIN)
+    limits = dict(temperature=0.9, top_k=9, top_p=0.8, max_output_length=6)
+    assert SEARCHES[-1] == SearchConfig(sample=True, seed=4, **limits)
+    assert whole.startswith(b"0:LINE 00\n1:LINE 11\n") and len(set(whole.splitlines())) == 14
+    (tmp_path / "out").write_bytes(b"".join(whole.splitlines(keepends=True)[:6]) + b"A")
+    translated(*options, "--resume", tmp_path / "out", stdin=STDIN)
+    assert (tmp_path / "out").read_bytes() == whole
+
+
+CHANGES = {
+    "inserted": (lambda rows: [rows[-1], *rows], 1),
+    "repeated": (lambda rows: [rows[0], *rows], 2),
+    "edited": (lambda rows: [*rows[:2], rows[2].replace("line", "lime"), *rows[3:]], 3),
+    "blank": (lambda rows: [*rows[:2], "", *rows[2:]], 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_output_of_other_objects_is_refused(change, tmp_path):
+    """What was copied into the output is compared with the input."""
+    rows = [json.dumps({"id": i, "text": line}) for i, line in enumerate(LINES)]
+    whole = translated(*JSON, stdin="\n".join(rows).encode())
+    kept = b"".join(whole.splitlines(keepends=True)[:3]) + b"torn"
+    (tmp_path / "out").write_bytes(kept)
+    changed, row = CHANGES[change]
+    stdin = "\n".join(changed(rows)).encode()
+    message = f"has no translation of line {row} of stdin: give the same input"
+    refused(["translate", "run", *JSON, "--resume", tmp_path / "out"], message, stdin)
+    assert (tmp_path / "out").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "content, options, line",
+    [
+        (b"A\n" * 15, (), 15),
+        (b"A\nB\n", N_BEST, 1),
+        (b"0 ||| A ||| -1\n" * 4, N_BEST, 2),
+        (b"0 ||| A ||| -1\n" * 2 + b"2 ||| A ||| -1\n" * 2, N_BEST, 2),
+    ],
+    ids=["too long", "not n-best", "more of each", "a gap"],
+)
+def test_what_cannot_be_completed_stays_as_it_is(content, options, line, tmp_path):
+    (tmp_path / "out").write_bytes(content + b"torn")
+    message = f"out has no translation of line {line} of stdin"
+    refused(["translate", "run", *options, "--resume", tmp_path / "out"], message, STDIN)
+    assert (tmp_path / "out").read_bytes() == content + b"torn"
+
+
+@pytest.mark.parametrize("options", [(), N_BEST])
+def test_text_of_other_lines_is_refused(options, tmp_path):
+    """The last lines of a text are translated again: nothing else shows what it was made from."""
+    out = tmp_path / "out"
+    whole = translated(*options, stdin=STDIN).splitlines(keepends=True)
+    out.write_bytes(kept := b"".join(whole[:8]))
+    message = "are not those of the same lines of stdin: give the same input"
+    refused(["translate", "run", *options, "--resume", out], message, b"x\n" + STDIN)
+    assert out.read_bytes() == kept
+    # Rounding in another batch may change one, and all scores.
+    changed = [line.replace(b"-0.25", b"-0.24") for line in whole[:8]]
+    changed[2:4] = [line.replace(b"LINE", b"LIME") for line in changed[2:4]]
+    out.write_bytes(b"".join(changed))
+    translated(*options, "--resume", out, stdin=STDIN)
+    assert out.read_bytes() == b"".join(changed + whole[8:])
+
+
+def test_windows_before_an_invalid_line_are_translated(tmp_path):
+    command = ["translate", "run", *JSON, "--resume", tmp_path / "out"]
+    lines = [json.dumps({"text": line}) for line in "abc"] + ['{"text": 3}']
+    refused(command, "Line 4 of stdin is not an object with a string", "\n".join(lines).encode())
+    found = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["translation"] for line in found] == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    "options, stdin, message",
+    [
+        (["--field", "a"], b"", "--field and --output-field need --format jsonl"),
+        (["--format", "xml"], b"", "--format must be text or jsonl, received 'xml'"),
+        (JSON, b'{"text": "A", "translation": 1}', "1 of stdin has 'translation'"),
+        (JSON, b"[" * 100_000, "Line 1 of stdin is not valid JSON"),
+        (["--resume", "."], b"a", "is not a file, so it cannot be resumed"),
+        (["--resume", "none/b"], b"a", "none/b cannot be written: No such"),
+    ],
+)
+def test_mistakes(options, stdin, message):
+    refused(["translate", "run", *options], message, stdin)
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(text, "open_output", lambda *_: (open("/dev/full", "w"), 0, []))
+    refused(["translate", "run", "--resume", "full"], "written: No space left", STDIN)

@@ -1,0 +1,193 @@
+"""Decoding one position at a time equals a pass over all, whatever a decoder is made of."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_transformer as kt
+from keras_transformer.presets import ExportConfig
+from keras_transformer.serving import saved_model
+from tests.support.layer_harness import (
+    NORMS,
+    SOURCE_VOCABULARY,
+    TOLERANCES,
+    assert_close,
+    normal,
+    randomize,
+)
+from tests.support.toy_translator import SIZES, SOURCES, toy_tokenizer
+
+SOURCE = np.array([[5, 6, 7, 3], [8, 3, 0, 0]])
+TARGET = np.array([[2, 9, 4, 7, 5], [2, 6, 6, 8, 4]])
+
+# Distances that occur are larger than those that are told apart.
+SCHEMES = {
+    "none": None,
+    "relative": kt.RelativePositions(2),
+    "bucketed": kt.BucketedPositions(4, 3, bidirectional=False),
+    "rotary": kt.RotaryPositions(),
+    "disentangled": kt.DisentangledPositions(2),
+}
+# Keras, of layers that it cannot quantize.
+ignore_quantize = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+MEMORIES = ["none", "bare", "masked", "carries its mask", "wide"]
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    st.sampled_from(NORMS),
+    st.sampled_from(list(SCHEMES)),
+    st.sampled_from(MEMORIES),
+    st.sampled_from(list(TOLERANCES)),
+    st.sampled_from([None, 5, 7]),
+    st.sampled_from([int, np.int64, tf.constant]),
+)
+def test_a_step_is_a_pass(norm, scheme, kind, policy, room, number):
+    decoder = kt.Decoder(
+        *(2, 8, 2, 16),
+        norm=norm,
+        positions=SCHEMES[scheme],
+        cross_attention=kind != "none",
+        dtype=policy,
+    )
+    memory = kt.PositionalEmbedding(SOURCE_VOCABULARY, 12 if kind == "wide" else 8)(SOURCE)
+    mask = SOURCE != 0 if kind == "masked" else None
+    if kind in ("bare", "masked"):
+        memory = np.array(memory)
+    memory = {} if kind == "none" else {"memory": memory, "memory_mask": mask}
+    x = normal(2, 5, 8)
+    decoder.initial_state(2, room, **memory)  # builds it
+    randomize(decoder)
+    # Also before the first pass, with a mask that the memory carries.
+    state = decoder.initial_state(2, room, **memory)
+    expected = np.array(keras.ops.cast(decoder(x, **memory), "float32"))
+    for position in range(5):
+        found, state = decoder.step(x[:, position], number(position), state)
+        assert found.dtype == decoder.compute_dtype
+        assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state))
+        assert_close(found, expected[:, position], 2 * TOLERANCES[policy])
+
+
+def test_a_step_beyond_the_room():
+    decoder, x = kt.Decoder(1, 8, 2, 16, cross_attention=False), normal(1, 8)
+    state = decoder.initial_state(1, 3)
+    for position in (3, np.int64(7), -1, tf.constant(3)):
+        with pytest.raises(ValueError, match=r"received -?\d: create the state with a larger len"):
+            decoder.step(x, position, state)
+    # Of a tensor nothing is known in a graph, and no server gets an operation that asserts.
+    step = tf.function(lambda position: decoder.step(x, position, state)[0])
+    graph = step.get_concrete_function(tf.TensorSpec([], tf.int32))
+    assert not [op.name for op in graph.graph.get_operations() if op.type == "Assert"]
+    assert np.isnan(graph(tf.constant(3))).all() and np.isfinite(graph(tf.constant(2))).all()
+
+
+# Sublayers of one's own, with LoRA and quantized ones.
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class DoubledAttention(kt.MultiHeadAttention):
+    """Overrides `attend`, the part that a pass and a step share."""
+
+    def attend(self, query, key, value, mask=None, training=None):
+        output, weights = super().attend(query, key, value, mask, training)
+        return 2 * output + keras.ops.mean(query, axis=(2, 3), keepdims=True), weights
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnDecoderLayer(kt.DecoderLayer):
+    """Makes other sublayers."""
+
+    def make_attention(self):
+        options = super().make_attention().get_config() | {"name": None}
+        return DoubledAttention.from_config(options)
+
+    def make_feed_forward(self):
+        return keras.layers.Dense(self.d_model, "swish", dtype=self.dtype_policy)
+
+    def make_norm(self):
+        return keras.layers.LayerNormalization(epsilon=1e-3, dtype=self.dtype_policy)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnDecoder(kt.Decoder):
+    """A stack of them."""
+
+    layer_class = OwnDecoderLayer
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnTransformer(kt.Transformer):
+    """A model of them."""
+
+    decoder_class = OwnDecoder
+
+
+def changed(kind, **options):
+    """A model that Keras' tools have changed: LoRA in two projections, int8 in the others."""
+    size = toy_tokenizer().vocabulary_size
+    keras.utils.set_random_seed(1)
+    model = kind(size, size, **SIZES | {"num_layers": 2, "norm": "pre"}, **options)
+    for seed, weight in enumerate(model.trainable_variables):
+        weight.assign(0.4 * normal(*weight.shape, seed=seed))
+    model.quantize("int8", filters="dense|key|attention_output")
+    for layer in model.decoder.layers:
+        for attention in (layer.self_attention, layer.cross_attention):
+            for dense in (attention.query_dense, attention.value_dense):
+                dense.enable_lora(2)
+                dense.lora_kernel_b.assign(0.3 * normal(*dense.lora_kernel_b.shape))
+    return model
+
+
+@ignore_quantize
+@pytest.mark.parametrize("kind", [kt.Transformer, OwnTransformer])
+def test_a_changed_model(kind, tmp_path):
+    """A step is a pass, and a saved model computes what it did."""
+    model = changed(kind)
+    expected = model((SOURCE, TARGET))
+    state, step = model.initial_state(SOURCE, 5), model.make_step()
+    for position in range(TARGET.shape[1]):
+        found, state = step(TARGET[:, position], position, state)
+        assert_close(found, expected[:, position])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.decoder.layers[0]) is type(model.decoder.layers[0])
+    assert_close(loaded((SOURCE, TARGET)), expected)
+
+
+@ignore_quantize
+def test_an_export_of_a_changed_model(tmp_path, monkeypatch):
+    """Own layers, LoRA and int8: in another precision it answers as what is made in that one."""
+    monkeypatch.setattr(saved_model, "check", lambda *_: [])  # that it can be served
+    translator, half = (
+        kt.Translator(changed(OwnTransformer, dtype=dtype), toy_tokenizer(), toy_tokenizer())
+        for dtype in ("float32", "mixed_bfloat16")
+    )
+    translator.run_eagerly = True
+    path = kt.export(half, tmp_path, config=ExportConfig(signatures=()))
+    found = kt.load_saved_model(path, allow_ops=["SquaredDifference"])(SOURCES)[0]
+    assert list(found) == translator.translate(SOURCES) and len(set(found)) > 1
+
+
+class OwnCall(kt.MultiHeadAttention):
+    """Overrides `call`."""
+
+    def call(self, query, value, **kwargs):
+        output, weights = super().call(query, value, return_attention_scores=True)
+        return 0 * output, weights
+
+
+class Layer(kt.DecoderLayer):
+    def make_attention(self):
+        return OwnCall(2, 4, name="own")
+
+
+def test_attention_with_a_call_of_its_own():
+    """It is called in every pass; decoding step by step, which would not, refuses it by name."""
+    decoder = type("Stack", (kt.Decoder,), {"layer_class": Layer})(1, 8, 2, 16)
+    x, memory = normal(2, 5, 8), normal(2, 4, 8)
+    assert_close(decoder(x, memory)[:, -1], decoder(x[:, -1:], 2 * memory)[:, 0])
+    with pytest.raises(ValueError, match=r"OwnCall \('own'\) does not use MultiHeadAttention.call"):
+        decoder.initial_state(memory=memory)

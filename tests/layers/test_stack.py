@@ -1,0 +1,191 @@
+"""Feed-forward network, encoder and decoder: equal to the formulas and to keras_nlp."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keras_transformer as kt
+from tests.support import layer_harness, oracle
+from tests.support.layer_harness import (
+    MEMORY,
+    MEMORY_MASK,
+    NORMS,
+    X_MASK,
+    X,
+    assert_close,
+    build,
+)
+
+
+def test_kernels_start_apart():
+    """Initializers with a copy each; the layers of a deep stack start near the identity."""
+    layer = kt.FeedForward(8, 16, kernel_initializer=keras.initializers.RandomNormal())
+    layer.build((None, 8))
+    w1, _, w2, _ = layer.get_weights()
+    assert not np.intersect1d(w1, w2).size
+    decoder = kt.Decoder(4, d_model=64, num_heads=4, d_ff=128)
+    decoder.build((None, None, 64), (None, None, 64))
+    attention, feed_forward = decoder.layers[1].cross_attention, decoder.layers[1].feed_forward
+    variances = {  # shares of Glorot's, and the inputs and outputs
+        attention.query_dense: (1 / 2, 64 + 64),
+        attention.key_dense: (1 / 2, 64 + 64),
+        attention.value_dense: (1 / 2, 64 + 64),
+        attention.output_dense: (1 / 12, 64 + 64),
+        feed_forward.inner: (1 / 2, 64 + 128),
+        feed_forward.outer: (1 / 12, 64 + 128),
+    }
+    query, key = (np.array(x.kernel) for x in (attention.query_dense, attention.key_dense))
+    assert np.abs(query - key).max() > 1e-2
+    for dense, (share, sizes) in variances.items():
+        assert np.var(dense.kernel) == pytest.approx(share * 2 / sizes, rel=0.1)
+
+
+def test_feed_forward_drops_inner_activations():
+    layer = build("FeedForward", dropout=0.999999)
+    output = np.array(layer(X, training=True))
+    np.testing.assert_allclose(output, np.broadcast_to(layer.get_weights()[-1], X.shape))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_stacks_equal_the_formula(norm):
+    every, whole = np.ones_like(X_MASK), np.ones_like(MEMORY_MASK)
+    layer = build("Encoder", norm)
+    for passed, mask in ((MEMORY_MASK, MEMORY_MASK), (None, whole)):
+        assert_close(layer(MEMORY, passed), oracle.encoder(layer, MEMORY, mask))
+    layer = build("Decoder", norm)
+    for passed, masks in [
+        ((X_MASK, MEMORY_MASK), (X_MASK, MEMORY_MASK)),
+        ((None, MEMORY_MASK), (every, MEMORY_MASK)),
+        ((X_MASK, None), (X_MASK, whole)),
+    ]:
+        assert_close(layer(X, MEMORY, *passed), oracle.decoder(layer, X, MEMORY, *masks))
+
+
+def test_decoder_without_a_memory_is_a_causal_encoder():
+    """The same weights in the same order, and the encoder told not to look ahead."""
+    decoder, encoder = build("Decoder alone", "pre"), build("Encoder", "pre")
+    encoder.set_weights(decoder.get_weights())
+    expected, weights = encoder(X, X_MASK, use_causal_mask=True, return_attention_scores=True)
+    output, of_self = decoder(X, x_mask=X_MASK, return_attention_scores=True)
+    assert_close((output, of_self), (expected, weights), 1e-6)
+    assert np.abs(np.array(decoder(X)) - np.array(encoder(X))).max() > 0.1
+    # Keras' causal mask, spelled out, and the padding with it.
+    causal = np.tril(np.ones((X.shape[1],) * 2, bool)) & X_MASK[:, np.newaxis]
+    assert_close(encoder(X, causal), expected, 1e-6)
+
+
+def test_epsilon_of_every_layer_normalization(monkeypatch):
+    """Inputs whose variance is of epsilon's size tell one epsilon from another."""
+    monkeypatch.setattr(oracle, "EPSILON", 1e-3)
+    layer, x = build("Encoder", "pre", epsilon=1e-3), 1e-2 * MEMORY
+    assert_close(layer(x, MEMORY_MASK), oracle.encoder(layer, x, MEMORY_MASK))
+
+
+# Dropout.
+
+
+@pytest.mark.parametrize("name, norm", [("EncoderLayer", "pre"), ("DecoderLayer", "post")])
+def test_dropout_drops_every_sublayer(name, norm):
+    """With almost everything dropped, only the residual connection and the norms remain."""
+    layer = build(name, norm, dropout=0.999999)
+    arrays = layer_harness.CASES[name].arrays
+    expected = arrays["x"].astype("float64")
+    if norm == "post":
+        names = ["self_attention_norm", "cross_attention_norm", "feed_forward_norm"]
+        for norm_layer in filter(None, [getattr(layer, n) for n in names]):
+            expected = oracle.layer_norm(norm_layer, expected)
+    assert_close(layer(**arrays, training=True), expected)
+    assert np.abs(np.array(layer(**arrays)) - expected).max() > 0.1
+
+
+# keras_nlp, an implementation by other hands.
+
+
+@pytest.mark.parametrize("name, norm", [("EncoderLayer", "pre"), ("DecoderLayer", "post")])
+def test_layer_equals_keras_nlp(name, norm):
+    import keras_nlp  # here, since it takes long
+
+    ours, sizes = build(name, norm), {"intermediate_dim": layer_harness.F, "num_heads": 2}
+    options = sizes | {"layer_norm_epsilon": 1e-6, "normalize_first": norm == "pre"}
+    pairs = {
+        "_self_attention_layer": ours.self_attention,
+        "_self_attention_layer_norm": ours.self_attention_norm,
+        "_feedforward_intermediate_dense": ours.feed_forward.inner,
+        "_feedforward_output_dense": ours.feed_forward.outer,
+        "_feedforward_layer_norm": ours.feed_forward_norm,
+    }
+    if name == "EncoderLayer":
+        theirs = keras_nlp.layers.TransformerEncoder(**options)
+        theirs.build(MEMORY.shape)
+        call = {"inputs": MEMORY, "padding_mask": MEMORY_MASK}
+    else:
+        theirs = keras_nlp.layers.TransformerDecoder(**options)
+        theirs.build(X.shape, MEMORY.shape)
+        pairs["_cross_attention_layer"] = ours.cross_attention
+        pairs["_cross_attention_layer_norm"] = ours.cross_attention_norm
+        call = {"decoder_sequence": X, "encoder_sequence": MEMORY}
+        call |= {"decoder_padding_mask": X_MASK, "encoder_padding_mask": MEMORY_MASK}
+    for part, own in pairs.items():
+        getattr(theirs, part).set_weights(own.get_weights())
+    assert_close(ours(**layer_harness.CASES[name].arrays), theirs(**call))
+
+
+# The paper's sizes.
+
+
+def test_weights_of_the_base_model():
+    """Vaswani et al., table 3, base: 6 layers of 3.15 million and 4.2 million weights."""
+    sizes = {"d_model": 512, "num_heads": 8, "d_ff": 2048}
+    encoder, decoder = kt.EncoderLayer(**sizes), kt.DecoderLayer(**sizes)
+    encoder.build((None, None, 512))
+    decoder.build((None, None, 512), (None, None, 512))
+    attention, norm = 4 * (512 * 512 + 512), 2 * 512
+    feed_forward = 512 * 2048 + 2048 + 2048 * 512 + 512
+    assert encoder.count_params() == attention + feed_forward + 2 * norm
+    assert decoder.count_params() == 2 * attention + feed_forward + 3 * norm
+
+
+# What does not fit.
+
+OF_MASK = r"mask has shape .* does not broadcast"
+ALONE = {"cross_attention": False}
+MISTAKES = [
+    (lambda: build("Encoder")(MEMORY, np.ones((3, 5), bool)), OF_MASK),
+    (lambda: build("EncoderLayer")(MEMORY, np.ones((6, 6), bool)), OF_MASK),
+    (lambda: build("Decoder")(X, MEMORY, memory_mask=X_MASK), OF_MASK),
+    (lambda: build("Decoder")(X), "has cross-attention but received no memory"),
+    (
+        lambda: kt.DecoderLayer(8, 2, 16, **ALONE)(X, MEMORY),
+        "received a memory",
+    ),
+    (lambda: build("Decoder alone").initial_state(), "batch_size or memory"),
+    (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 .* d_model=8"),
+    (lambda: kt.EncoderLayer(8, 2, 16, norm="mid"), "norm must be .* received 'mid'"),
+]
+
+
+@pytest.mark.parametrize("mistake, message", MISTAKES)
+def test_mistakes(mistake, message):
+    with pytest.raises(ValueError, match=message):
+        mistake()
+
+
+SIZES = [  # of layers: how they are made with one size, and its name
+    (lambda x: kt.MultiHeadAttention(2, x), "key_dim"),
+    (lambda x: kt.MultiHeadAttention(2, 4, value_dim=x), "value_dim"),
+    (lambda x: kt.DecoderLayer(8, 2, x), "d_ff"),
+    (lambda x: kt.EncoderLayer(8, 2, 16, depth=x), "depth"),
+    (lambda x: kt.Decoder(x, 8, 2, 16), "num_layers"),
+    (lambda x: kt.PositionalEmbedding(x, 8), "vocabulary_size"),
+    (lambda x: kt.RelativePositions(x), "max_distance"),
+]
+
+
+@given(st.sampled_from(SIZES), st.integers(max_value=0) | st.floats() | st.text())
+def test_sizes_are_positive_integers(size, value):
+    make, name = size
+    with pytest.raises(ValueError) as raised:
+        make(value)
+    assert f"{name} must be a positive integer, received {value!r}" in str(raised.value)

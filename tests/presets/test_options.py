@@ -1,0 +1,75 @@
+"""Fields of all configurations: a value that is not allowed is refused, by one sentence."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from keras_transformer.presets import (
+    ExportConfig,
+    ModelConfig,
+    PrepareConfig,
+    SearchConfig,
+    TrainConfig,
+    options,
+)
+
+FIELDS = [
+    (kind, field)
+    for kind in (ExportConfig, ModelConfig, PrepareConfig, SearchConfig, TrainConfig)
+    for field in dataclasses.fields(kind)
+    if field.metadata.get("allowed")
+]
+
+
+@given(st.sampled_from(FIELDS), st.integers(-3, 3) | st.integers() | st.floats() | st.text())
+def test_what_is_not_allowed_is_refused(kind_and_field, value):
+    kind, field = kind_and_field
+    allowed = field.metadata["allowed"]
+    if isinstance(allowed, options.Range):
+        assume(isinstance(value, str) or not allowed.contains(value))
+        expected = allowed.expected
+    else:
+        expected = f"one of {', '.join(allowed)}"
+    needed = {"train_source": "text"} if kind is PrepareConfig else {}
+    with pytest.raises(ValueError) as raised:
+        kind(**needed, **{field.name: (value,) if field.name == "freeze" else value})
+    assert str(raised.value) == f"{field.name} must be {expected}, received {value!r}."
+
+
+@pytest.mark.parametrize(
+    "allowed, least, below",
+    [
+        (options.COUNT, 1, 0),
+        (options.SHARE, 0.0, -1e-9),
+        (options.FROM_0, 0, -1),
+        (options.ABOVE_0, 1e-9, 0.0),
+        (options.POSITIVE, 1e-9, 0.0),
+        (options.NOT_NEGATIVE, 0.0, -1e-9),
+        (options.SEED, 0, -1),
+        (options.BIT, 0, 2),
+    ],
+)
+def test_ends_of_the_ranges(allowed, least, below):
+    assert allowed.contains(least) and not allowed.contains(below)
+    finite = allowed in (options.POSITIVE, options.NOT_NEGATIVE, options.SHARE, options.SEED)
+    assert not allowed.contains(math.nan) and not (finite and allowed.contains(math.inf))
+
+
+@pytest.mark.parametrize(
+    "kind, values, message",
+    [
+        (SearchConfig, {"top_p": 0.0}, "top_p must be above 0 and at most 1, received 0.0"),
+        (SearchConfig, {"temperature": 2.0}, "temperature needs sample, received temperature=2.0"),
+        (SearchConfig, {"beam_size": 4, "sample": True}, "beam_size must be 1 with sample, rec"),
+        (ModelConfig, {"dropout": 1.0}, "dropout must be at least 0 and below 1, received 1.0"),
+        (ModelConfig, {"output_bias": True, "share_embeddings": "none"}, 'received "none"'),
+        (ModelConfig, {"first_position": 1, "positions": "learned"}, "positions='learned': leave"),
+    ],
+)
+def test_by_hand(kind, values, message):
+    with pytest.raises(ValueError) as raised:
+        kind(**values)
+    assert message in str(raised.value)

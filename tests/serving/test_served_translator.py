@@ -1,0 +1,236 @@
+"""What an export saves: signatures, asked the way a server is, and weights in fewer bits."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.serving import saved_model
+from keras_transformer.serving.served_translator import StoredWeights, functions_of, run_signature
+from keras_transformer.serving.server_process import ServerProcess
+from keras_transformer.serving.versions import make_inputs, read_card
+from tests.support.toy_translator import SOURCES, random_translator
+
+HOSTILE_NUMBERS = [0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e-30, 3.4e38]
+
+
+def test_what_is_too_long_is_cut(server):
+    reply = server.predict({"source": ["abc"], "target": ["A" * 1000]}, "score")
+    assert reply["tokens"] == [12] and np.isfinite(reply["log_prob"][0])
+    whole = [4 + k % 5 for k in range(24)]
+    assert server.predict([whole], "tokens") == server.predict([whole[:11]], "tokens")
+    assert server.predict([whole], "tokens") != server.predict([whole[:10]], "tokens")
+
+
+# --- sampling ---
+
+
+def sample(server, texts, **values):
+    return server.predict(make_inputs("sample", texts) | values, "sample")
+
+
+def test_one_token_to_choose_from_is_greedy_search(server):
+    rows, greedy = len(SOURCES), server.predict(SOURCES)["text"]
+    for values in ({"top_k": [1] * rows}, {"temperature": [0.0] * rows}, {"top_p": [0.0] * rows}):
+        assert sample(server, SOURCES, **values)["text"] == greedy
+    assert sample(server, SOURCES)["text"] != greedy
+
+
+def test_samples_depend_on_their_own_row_only(server):
+    """Rows with settings of their own answer as they would alone: requests can be joined."""
+    texts = ["abc", "hgf", "cafe", "abc"]
+    rows = {
+        "temperature": [0.5, 1.0, 2.0, 1.0],
+        "top_k": [0, 2, 5, 0],
+        "top_p": [1.0, 0.9, 1.0, 0.3],
+        "seed": [1, 2, 3, -(2**62)],
+    }
+    together = sample(server, texts, **rows)
+    for i, text in enumerate(texts):
+        alone = sample(server, [text], **{key: values[i : i + 1] for key, values in rows.items()})
+        assert alone["text"][0] == together["text"][i]
+    many = sample(server, ["abc"] * 40, temperature=[1.5] * 40, seed=[*range(20)] * 2)["text"]
+    assert many[:20] == many[20:] and len(set(many)) > 5
+
+
+def test_sampling_takes_any_number(server):
+    ks = [-5, 0, 1, 10**6, 2**31 - 1, -(2**31), 3]
+    for values in ({"temperature": HOSTILE_NUMBERS}, {"top_p": HOSTILE_NUMBERS}, {"top_k": ks}):
+        reply = sample(server, ["abc"] * 7, **values)
+        assert len(reply["text"]) == 7 and np.isfinite(reply["log_prob"]).all()
+
+
+def test_all_inputs_have_as_many_rows(server):
+    reply = sample(server, ["abc", "a"], temperature=[1.0])
+    assert "There must be one temperature for each text" in reply["error"]
+    for rows in ((1, 2), (1, 0), (0, 1)):
+        sources, targets = (["abc"] * number for number in rows)
+        reply = server.predict({"source": sources, "target": targets}, "score")
+        assert "There must be one target for each source" in reply["error"]
+
+
+# --- attention and tokens ---
+
+
+def test_attention_is_the_models(translator, server):
+    reply, model = server.predict(SOURCES, "attention"), translator.model
+    assert reply["text"] == server.predict(SOURCES)["text"]
+    for i, source in enumerate(SOURCES):
+        sources = [token for token in reply["source_tokens"][i] if token]
+        targets = [token for token in reply["target_tokens"][i] if token]
+        weights = np.array(reply["attention"][i])
+        assert weights.shape == (len(reply["target_tokens"][0]), len(reply["source_tokens"][0]))
+        assert not weights[len(targets) :].any() and not weights[:, len(sources) :].any()
+        if not source:
+            assert not sources and not targets
+            continue
+        assert sources[-1] == "</s>" and "".join(sources[:-1]).replace("\u2581", "") == source
+        if i > 2:  # one is enough of what follows, of a model with a single layer
+            continue
+        ids, _ = translator.read_source([source])
+        found, *_ = translator.translate_ids(ids, tf.constant([False]))
+        target = tf.concat([[[kt.START]], found[0, :, :-1]], axis=1)
+        _, scores = model((ids, target), return_attention_scores=True)
+        expected = np.mean(scores["cross"][translator.default_layer][0], axis=0)
+        np.testing.assert_allclose(weights[: len(targets), : len(sources)], expected, atol=1e-5)
+
+
+def test_tokens_are_what_text_is_cut_into(translator, server):
+    texts = [text for text in SOURCES if text]
+    ids = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
+    reply, expected = server.predict(ids, "tokens"), server.predict(texts)
+    output = translator.target_tokenizer.detokenize(reply["ids"]).numpy()
+    assert [text.decode() for text in output] == expected["text"]
+    assert reply["log_prob"] == pytest.approx(expected["log_prob"], abs=1e-4)
+
+
+def test_tokens_ignore_padding_and_marks_and_take_unknown_ids(translator, server):
+    (ids,) = translator.source_tokenizer(["abc"]).to_list()
+    width = len(ids) + 4
+    marked = [[2, *ids, 3, 0, 0], [0, *ids[:1], 0, *ids[1:], 0, 0], [0] * width]
+    reply = server.predict([(row + [0] * 4)[:width] for row in marked], "tokens")
+    (plain,) = server.predict([ids], "tokens")["ids"]
+    for row in reply["ids"][:2]:
+        assert row[: len(plain)] == plain and not any(row[len(plain) :])
+    assert not any(reply["ids"][2]) and reply["log_prob"][2] == 0.0
+    size = translator.model.source_vocabulary_size
+    unknown = [server.predict([[5, id, 6]], "tokens") for id in (size, 10**9, -3, kt.UNK)]
+    assert unknown[1:] == unknown[:1] * 3
+    assert unknown[0] != server.predict([[5, size - 1, 6]], "tokens")
+
+
+# --- what is refused ---
+
+
+def test_what_no_export_can_be_made_of(translator):
+    with pytest.raises(ValueError, match="wider than the vocabulary"):
+        functions_of(translator, kt.ExportConfig(beam_size=1000))
+    with pytest.raises(ValueError, match="weights that are not finite, such as "):
+        functions_of(random_translator(deviation=np.nan), kt.ExportConfig())
+    with pytest.raises(ValueError, match="Expected a Translator, received Module"):
+        functions_of(tf.Module(), kt.ExportConfig())
+    for token in ("abc", "", "</s>"):
+        with pytest.raises(
+            ValueError, match="must be one token of the source vocabulary, received"
+        ):
+            functions_of(translator, kt.ExportConfig(prefix_token=token, signatures=()))
+
+
+def test_limit_of_an_export(translator):
+    config = kt.ExportConfig(max_output_length=3, signatures=("tokens",))
+    _, functions = functions_of(translator, config)
+    ids = translator.source_tokenizer(SOURCES).to_tensor().numpy()
+    assert np.shape(run_signature(functions, "tokens", {"ids": ids})["ids"]) == (10, 3)
+
+
+# --- stored weights ---
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator(seed=5, share_embeddings="target", positions="learned").model
+
+
+def lent(model, precision):
+    """What the model reads while it uses stored weights: {path: array}."""
+    with StoredWeights(model, precision).in_use():
+        return {weight.path: np.array(weight.value) for weight in model.weights}
+
+
+def is_matrix(weight):
+    return weight.name.endswith(("kernel", "embeddings"))
+
+
+def test_bfloat16_rounds_matrices_and_nothing_else(model):
+    whole, found = lent(model, "float32"), lent(model, "bfloat16")
+    for weight in model.weights:
+        np.testing.assert_array_equal(whole[weight.path], weight.value)
+        value = tf.convert_to_tensor(weight.value)
+        expected = tf.cast(tf.cast(value, tf.bfloat16), tf.float32) if is_matrix(weight) else value
+        np.testing.assert_array_equal(found[weight.path], expected)
+
+
+def channels_last(weight, value):
+    """The matrix (inputs, outputs) that a weight is."""
+    if weight.name.endswith("embeddings"):
+        return value.T
+    if weight.path.endswith("attention_output/kernel"):
+        return value.reshape(-1, value.shape[-1])
+    return value.reshape(value.shape[0], -1)
+
+
+def test_int8_has_a_scale_for_every_output_channel(model):
+    embeddings = next(weight for weight in model.weights if weight.name == "embeddings")
+    embeddings.assign(np.concatenate([np.zeros((1, 32)), embeddings[1:]]))  # a channel of zeros
+    found = lent(model, "int8")
+    for weight in model.weights:
+        value, stored = np.array(weight.value), found[weight.path]
+        if not is_matrix(weight):
+            np.testing.assert_array_equal(stored, value)
+            continue
+        matrix, stored = channels_last(weight, value), channels_last(weight, stored)
+        scale = np.maximum(np.abs(matrix).max(axis=0), 1e-12) / 127
+        np.testing.assert_allclose(stored, np.round(matrix / scale) * scale, rtol=1e-5, atol=1e-6)
+        assert (np.abs(stored - matrix) <= scale / 2 * 1.001).all()
+    # Two token and two position embeddings; 4 + 2 and 8 + 2 kernels of one layer each.
+    assert sum(map(is_matrix, model.weights)) == 2 + 2 + 6 + 10
+
+
+PRECISIONS = {
+    # In float32, though it was trained in half precision; tables of distances are not rounded.
+    "int8": dict(positions="relative", max_distance=2, norm="pre", dtype="mixed_bfloat16"),
+    "bfloat16": dict(positions="learned", share_embeddings="target", num_layers=2),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_export_computes_with_rounded_weights(precision, tmp_path, monkeypatch):
+    """As the model in memory does with them, in as few bytes as was asked for."""
+    monkeypatch.setattr(saved_model, "check", lambda *_: [])  # what follows asks for more
+    translator = random_translator(seed=5, **PRECISIONS[precision])
+    computation = "bfloat16" if precision == "bfloat16" else "float32"
+    config = kt.ExportConfig(signatures=(), precision=precision, computation=computation)
+    path = kt.export(translator, tmp_path, config=config)
+    card = read_card(path)
+    assert card["precision"] == {"computation": computation, "weights": precision}
+    size = sum(file.stat().st_size for file in pathlib.Path(path, "variables").iterdir())
+    assert size < {"bfloat16": 0.6, "int8": 0.45}[precision] * 4 * card["parameters"]
+    rounded = lent(translator.model, precision)
+    for weight in translator.model.weights:
+        assert weight.name.startswith("relative_") <= np.array_equal(weight, rounded[weight.path])
+        weight.assign(rounded[weight.path])
+    translator = translator.in_precision(
+        "float32" if computation == "float32" else "mixed_bfloat16"
+    )
+    best = [found for (found,) in translator.translate_n_best(SOURCES, n_best=1)]
+    with ServerProcess(path) as server:
+        found = server.predict(SOURCES)
+    # In half precision, two tokens can tie; of the same, 2e-2 for each of twelve.
+    alike = [i for i, one in enumerate(best) if one.text == found["text"][i]]
+    assert len(alike) >= (len(SOURCES) if computation == "float32" else 7)
+    assert len(set(found["text"])) > 3
+    for i in alike:
+        tolerance = 1e-3 if computation == "float32" else 12 * 2e-2
+        assert found["log_prob"][i] == pytest.approx(best[i].log_prob, abs=tolerance)

@@ -1,0 +1,133 @@
+"""Models of other systems: one that is imported once for all, and copies to change."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.vocabularies import rewrite
+from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
+from tests.support.command_line import run
+from tests.support.made_once import made_once
+from tests.support.paths import FIXTURES
+
+MARIAN = FIXTURES / "marian"
+
+
+class Imported:
+    """A fixture, imported as a run, and what its own system computed with it."""
+
+    def __init__(self, folder, path, *described):
+        self.answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+        self.original = read_source(folder, *described)
+        self.run = kt.import_model(folder, path, *described)
+        self.translator = kt.load(path, "float32")
+        self.model = self.translator.model
+        sides = self.original.source, self.original.target
+        self.rows = [side.rows for side in rewrite(*sides)]  # their id of each of ours
+        self.source = np.array(self.translator.read_source(self.answers["lines"])[0])
+        count = len(self.answers["logits"])
+        fed = [[kt.START, *self.target_ids(row[1:])] for row in self.answers["target"][:count]]
+        self.inputs = self.source[:count], np.array(fed)
+
+    def target_ids(self, ids):
+        """Our ids of theirs."""
+        ours = {int(id): number for number, id in reversed([*enumerate(self.rows[1])])}
+        return [ours[id] for id in ids]
+
+    def check_ids_and_logits(self):
+        found = [self.rows[0][row[row != kt.PAD]].tolist() for row in self.source]
+        assert found == self.answers["ids"]
+        kept = self.model.suppressed.numpy() == 0
+        assert not kept[[kt.PAD, kt.START]].any() and kept[kt.END]
+        expected = np.array(self.answers["logits"])[..., self.rows[1][kept]]
+        found = np.array(self.model(self.inputs))[..., kept]
+        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-6)
+
+    def check_search(self, theirs, longest, **options):
+        """Finds what they do, rows of their ids, or what is more probable; returns log-probs."""
+        search = kt.SearchConfig(**options)
+        how = dict(length_penalty=search.length_penalty, length_norm=search.length_norm)
+        state = self.model.initial_state(self.source)
+        arguments = self.model.make_step(), state, len(theirs), longest
+        tokens, lengths, found = (
+            np.array(x)[:, 0] for x in kt.search(*arguments, beam_size=search.beam_size, **how)
+        )
+        rows = [self.rows[1][row[:n]].tolist() for row, n in zip(tokens, lengths, strict=True)]
+        same = [row == other for row, other in zip(rows, theirs, strict=True)]
+        # Beams of others stop earlier, or leave out ends below their N best.
+        assert all(same) if search.beam_size == 1 else sum(same) > len(same) / 2
+        expected = self._log_probs([self.target_ids(row) for row in theirs])
+        norms = []
+        for n in (lengths, np.array([*map(len, theirs)])):
+            norm = n if search.length_norm == "length" else (5 + n) / 6
+            norms.append(norm**search.length_penalty)
+        assert (found / norms[0] > expected / norms[1] - 1e-4).all()
+        return found
+
+    def _log_probs(self, rows):
+        """The log-probabilities of target ids."""
+        target = np.full((len(rows), 1 + max(map(len, rows))), kt.PAD)
+        for number, row in enumerate(rows):
+            target[number, : 1 + len(row)] = [kt.START, *row]
+        logits = np.array(self.model((self.source, target[:, :-1])), "float64")
+        logits = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        picked = np.take_along_axis(logits, target[:, 1:, None], -1)[..., 0]
+        return np.where(target[:, 1:] == kt.PAD, 0.0, picked).sum(-1)
+
+    def silent_weights(self):
+        """Paths of weights without an effect on the logits, which a wrong one would not change.
+
+        Softmax does not depend on what a bias of the keys adds to all scores of a query; ids are
+        suppressed in decoding only.
+        """
+        before, silent = np.array(self.model(self.inputs)), []
+        for weight in self.model.weights:
+            value = weight.numpy()
+            weight.assign(np.zeros_like(value))
+            if np.abs(np.array(self.model(self.inputs)) - before).max() < 1e-3:
+                silent.append(weight.path)
+            weight.assign(value)
+        return [path for path in silent if "key/bias" not in path and "suppressed" not in path]
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory):
+    """A folder with the run that `import` has made of a model, and what it has printed."""
+
+    def make(folder):
+        result = run("import", MARIAN / "tied", folder / "run")
+        assert result.returncode == 0, result.stderr.decode()
+        (folder / "printed").write_bytes(result.stderr)
+
+    return made_once(tmp_path_factory, "marian", make)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of a model of Hugging Face that can be imported."""
+    return shutil.copytree(MARIAN / "tied", tmp_path / "model")
+
+
+def edit(path, **changes):
+    """Changes options in a JSON file."""
+    options = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(options | changes))
+
+
+def weights_of(folder, *described):
+    """The weights of the model that a folder is imported as, in memory."""
+    model = read_source(folder, *described)
+    sides = rewrite(model.source, model.target)
+    transformer = kt.Transformer(*(len(x.rows) for x in sides), **vars(resolve_sharing(model)))
+    transformer.build()
+    load_weights(transformer, model, *sides)
+    return transformer.get_weights()
+
+
+def assert_equal(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)

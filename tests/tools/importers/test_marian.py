@@ -1,0 +1,167 @@
+"""Native Marian models compute what CTranslate2 computes; and which are refused."""
+
+import os
+
+import ctranslate2
+import ctranslate2.converters.marian as converter
+import numpy as np
+import pytest
+import sentencepiece
+import yaml
+
+import keras_transformer as kt
+from keras_transformer.tools.importers.importing import read_source
+from tests.support.marian_models import OPTIONS, SIDES, TAGS, read_pieces, train_spm, write_native
+from tests.tools.importers.conftest import assert_equal, weights_of
+
+
+def edit_decoder(folder, **changes):
+    path = folder / "decoder.yml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+
+
+# --- scores ---
+
+
+def marian_positions(dim, num_positions=2048):
+    """Marian's formula, which is not the one that CTranslate2 writes."""
+    rates = np.exp(np.arange(dim // 2) * -(np.log(10000.0) / (dim // 2 - 1)))
+    angles = np.arange(num_positions)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"separate": True}, {"separate": True, "tied": False}], ids=str
+)
+def test_native_models_score_as_ctranslate2_does(how, tmp_path, monkeypatch):
+    folder = write_native(tmp_path / "opus", **how)
+    kt.import_model(folder, tmp_path / "run")
+    translator = kt.load(tmp_path / "run", "float32")
+    monkeypatch.setattr(converter, "_make_sinusoidal_position_encodings", marian_positions)
+    vocabularies = [str(folder / f"opus.{side}.vocab.yml") for side in SIDES]
+    marian = converter.MarianConverter(str(folder / "model.npz"), vocabularies)
+    load = marian._load
+
+    def load_with_epsilon():
+        spec = load()
+        spec.config.add_attribute("layer_norm_epsilon", 1e-6)
+        return spec
+
+    monkeypatch.setattr(marian, "_load", load_with_epsilon)
+    marian.convert(str(tmp_path / "ct2"))
+    oracle = ctranslate2.Translator(str(tmp_path / "ct2"), "cpu")
+    texts = ["A man in a hat.", "Two dogs, late!"], ["Ein Mann mit Hut", "Leute, die Sonne!"]
+    spm = [sentencepiece.SentencePieceProcessor(model_proto=train_spm(side)) for side in SIDES]
+    pieces = [x.encode(y, out_type=str) for x, y in zip(spm, texts, strict=True)]
+    # CTranslate2 suppresses nothing in scores, but rows of zeros are not in its softmax: PAD,
+    # START, and pieces that the vocabulary lacks.
+    suppressed = translator.model.suppressed.numpy()
+    assert suppressed[kt.UNK] < 0
+    suppressed[kt.UNK] = 0.0
+    translator.model.suppressed.assign(suppressed)
+    translator.run_eagerly = True
+    expected = [sum(x.log_probs) for x in oracle.score_batch(*pieces)]
+    found = [value for value, _ in translator.score(*texts)]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+# --- vocabularies and searches ---
+
+
+def test_lists_of_the_tatoeba_challenge(tmp_path):
+    one, other = (
+        write_native(tmp_path / kind, separate=True, vocabularies=kind) for kind in ("yml", "lists")
+    )
+    for side, end in zip(SIDES, ("src", "trg"), strict=True):
+        os.rename(other / f"opus.{side}.lists", other / f"opus.{end}.vocab")
+    expected = read_source(one)
+    assert expected.source.tags == TAGS and expected.source != expected.target
+    edit_decoder(other, vocabs=[f"/home/{end}/opus.{end}.vocab" for end in ("src", "trg")])
+    assert_equal(weights_of(other), weights_of(one))
+    for name in ("._model.npz", "._opus.source.vocab.yml"):  # of macOS
+        (other / name).write_bytes(b"\0\5\x16\7")
+    (other / "decoder.yml").unlink()
+    found = read_source(other)
+    assert (found.source, found.target) == (expected.source, expected.target)
+    assert (found.imported.beam_size, found.imported.length_penalty) == (6, 0)
+
+
+def test_vocabularies_of_marian_itself(tmp_path):
+    folder = write_native(tmp_path / "opus", separate=True, vocabularies="spm")
+    assert weights_of(folder)
+    model = read_source(folder)
+    for side, vocabulary in zip(SIDES, (model.source, model.target), strict=True):
+        assert vocabulary.plain and vocabulary.pieces == read_pieces(train_spm(side))
+
+
+def test_search_of_marian(tmp_path):
+    options = {"output-sampling": ["topk", "10"], "allow-unk": True, "beam-size": 3, "normalize": 2}
+    folder = write_native(tmp_path / "opus", decoder=options)
+    model = read_source(folder)
+    assert model.notes == ["output-sampling ['topk', '10'] of the configuration is ignored."]
+    assert (model.imported.beam_size, model.imported.length_penalty) == (3, 2)
+    assert model.target.suppressed == frozenset()
+    edit_decoder(folder, normalize=None)
+    assert read_source(folder).imported.length_penalty == 0
+
+
+# --- what is refused ---
+
+UNSUPPORTED = [
+    ({"type": "s2s"}, "type must be 'transformer'"),
+    ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg must be"),
+    ({"transformer-ffn-depth": 1}, "transformer-ffn-depth must be 2"),
+    ({"transformer-decoder-dim-ffn": 48}, "transformer-decoder-dim-ffn must be 0 or 24"),
+    ({"transformer-preprocess": "n"}, "transformer-preprocess must be"),
+    ({"transformer-postprocess": "da"}, "transformer-postprocess must be 'dan'"),
+    ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb must be"),
+    ({"transformer-train-position-embeddings": True}, "position-embeddings must be"),
+    ({"transformer-something-new": "x"}, "transformer-something-new must be"),
+    ({"factors-dim-emb": 8}, "factors-dim-emb must be 0"),
+    ({"right-left": True}, "right-left must be false"),
+    ({"transformer-heads": 3}, "num_heads must divide"),
+    ({"dec-depth": 2}, "lacks decoder_l2"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_native(tmp_path / "opus")
+
+
+def test_unsupported_models(folder):
+    with np.load(folder / "model.npz") as file:
+        arrays = dict(file)
+    for changes, message in UNSUPPORTED:
+        content = yaml.safe_dump(OPTIONS | changes).encode() + b"\0"
+        arrays["special:model.yml"] = np.frombuffer(content, "int8")
+        np.savez(folder / "model.npz", **arrays)
+        with pytest.raises(ValueError, match=message):
+            weights_of(folder)
+
+
+@pytest.mark.parametrize(
+    "decoder, message",
+    [
+        ({"word-penalty": 0.5}, "word-penalty must be"),
+        ({"models": ["a.npz", "b.npz"]}, "copy one of them into a new folder.*ensembles are not"),
+        ({"vocabs": ["a.vocab"]}, "must have a vocabulary for source and target"),
+        ({"vocabs": 7}, "has an option or a tensor of another form"),
+        ({"beam-size": 0}, "beam_size must be"),
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_unsupported_decoders(decoder, message, folder):
+    edit_decoder(folder, **decoder)
+    with pytest.raises(ValueError, match=message):
+        read_source(folder)
+
+
+def test_tensors_that_do_not_fit(tmp_path):
+    for name, value, message in (
+        ("decoder_l1_self_extra", np.ones((4, 4)), "has decoder_l1_self_extra"),
+        ("encoder_l1_self_Wq", np.full((16, 16), np.nan), "not finite"),
+        ("encoder_l1_self_Wq", np.ones((16, 8)), r"must have the shape \[16, 16\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            weights_of(write_native(tmp_path / "opus", tensors={name: value.astype("float32")}))

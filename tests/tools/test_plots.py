@@ -1,0 +1,242 @@
+"""A translation in pictures: they show what they are given, and all that is written can be read."""
+
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+import keras_transformer as kt
+from keras_transformer.tools.plots import text_width, to_labels
+from keras_transformer.translation.sentences import TokenStep
+from tests.support.toy_translator import random_translator
+
+WORDS = (
+    "the quick Donaudampfschifffahrtsgesellschaft jumps over a lazy internationalization".split()
+)
+MANY = [WORDS[i % len(WORDS)] for i in range(60)]
+DATE = [*"▁samedi▁9▁mai▁1998", "</s>"]
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    """pyplot, which opens windows, knows nothing of our figures."""
+    yield
+    assert plt.get_fignums() == []
+
+
+# --- attention maps ---
+
+
+def draw(sources, targets, *more, **options):
+    """A picture of weights at random, of `more` heads or layers and heads; and the weights."""
+    size = (*more, len(targets))
+    scores = np.random.default_rng(0).dirichlet(np.ones(len(sources)), size)
+    return kt.plot_attention(scores, sources, targets, **options), scores
+
+
+def maps_of(figure):
+    return [axis for axis in figure.axes[:-1] if axis.images]
+
+
+def written(figure):
+    """Everything that is written on a figure, and where: rows of left, bottom, right, top."""
+    figure.draw_without_rendering()
+    texts = [x for x in figure.findobj(Text) if x.get_visible() and x.get_text().strip()]
+    return texts, np.array([text.get_window_extent().extents for text in texts])
+
+
+def overlapping(figure):
+    """Pairs of texts that stand on one another."""
+    texts, boxes = written(figure)
+    low, high = boxes[:, None, :2], boxes[:, None, 2:]
+    both = np.all((low < boxes[None, :, 2:]) & (boxes[None, :, :2] < high), axis=-1)
+    return [(texts[i].get_text(), texts[j].get_text()) for i, j in np.argwhere(np.triu(both, 1))]
+
+
+@pytest.mark.parametrize(
+    "sources, targets, heads",
+    [
+        (DATE, [*"▁1998-05-09", "</s>"], [4]),
+        (WORDS, list("abcd"), []),
+        (MANY, MANY, [8]),
+        (WORDS, WORDS, [2, 3]),
+    ],
+    ids=["a date", "a single map", "a long sentence", "layers"],
+)
+def test_what_is_written_can_be_read(sources, targets, heads):
+    figure, scores = draw(sources, targets, *heads)
+    assert overlapping(figure) == []
+    texts, boxes = written(figure)
+    assert np.all(boxes >= 0) and np.all(boxes[:, 2:] <= figure.bbox.size)
+    assert all(text.get_fontsize() >= 6 for text in texts)
+    assert np.all(figure.get_size_inches() < 18)
+    names = [text.get_text() for text in texts]
+    count = len(maps_of(figure))
+    columns = heads[1] if len(heads) == 2 else min(count, 2 if count <= 4 else 4)
+    assert names.count("key") == columns and names.count("attention weight") == 1
+    assert names.count("query") == -(-count // columns)
+    drawn = np.array([axis.images[0].get_array() for axis in maps_of(figure)])
+    np.testing.assert_array_equal(drawn, scores.reshape(-1, len(targets), len(sources)))
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_map_for_each_head_and_a_row_for_each_layer():
+    figure, _ = draw(list("abcde"), ["$x_1$", "$\\frac", *"yz"], 3)
+    maps = maps_of(figure)
+    assert [axis.get_title() for axis in maps] == ["head 1", "head 2", "head 3"]
+    assert [label.get_text() for label in maps[-1].get_xticklabels()] == list("abcde")
+    labels = maps[-1].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["$x_1$", "$\\frac", *"yz"]
+    assert not any(label.get_parse_math() for label in labels)
+    assert [axis.get_xlabel() for axis in maps] == ["", "key", "key"]  # the lowest of each column
+    assert [axis.get_ylabel() for axis in maps] == ["query", "", "query"]
+    bar = figure.axes[-1]
+    assert bar.get_ylabel() == "attention weight" and bar.get_ylim() == (0, 1)
+    maps = maps_of(draw(list("abcde"), list("wxyz"), 2, 3)[0])
+    titles = [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3)]
+    assert [axis.get_title() for axis in maps] == titles
+    tops = [axis.get_position().y1 for axis in maps]
+    assert tops[0] == tops[2] > tops[3] == tops[5]
+    assert maps_of(draw(list("ab"), list("cd"), 1)[0])[0].get_title() == ""
+
+
+def test_long_words_are_turned_and_shortened_and_labels_thinned():
+    labels = draw(WORDS, list("ab"))[0].axes[0].get_xticklabels()
+    assert {label.get_rotation() for label in labels} == {90}  # short ones among them too
+    assert labels[2].get_text() == "Donaudampfschifffahrtsg…"
+    labels = draw(DATE, list("ab"))[0].axes[0].get_xticklabels()
+    turned = [label.get_text() for label in labels if label.get_rotation() == 90]
+    assert turned == ["</s>"]  # characters stay upright
+    for count, step in ((60, 1), (200, 2)):
+        tokens = [f"token {i}" for i in range(count)]
+        axis = draw(tokens, tokens)[0].axes[0]
+        for labels in (axis.get_xticklabels(), axis.get_yticklabels()):
+            assert [label.get_text() for label in labels] == tokens[::step]
+        assert axis.get_xticks().tolist() == list(range(0, count, step))
+
+
+@pytest.mark.parametrize(
+    "shape, tokens, titles, sentence",
+    [
+        ((2, 3), ("abcd", "xy"), None, r"\(2, 3\) do not fit 2 target and 4 source tokens"),
+        ((1, 2, 2, 2, 3), ("abc", "xy"), None, r"\(1, 2, 2, 2, 3\) do not fit 2 target and 3"),
+        ((2, 0), ("", "xy"), None, r"\(2, 0\) do not fit 2 target and 0 source tokens"),
+        ((2, 2, 3), ("abc", "xy"), ["one"], r"list of 2 titles, one per map, received \['one'\]"),
+    ],
+)
+def test_maps_that_do_not_fit(shape, tokens, titles, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        kt.plot_attention(np.ones(shape), *map(list, tokens), titles)
+
+
+# --- alignments ---
+
+SOURCE, TARGET = ["▁a", "▁red", "▁hat", "東"], ["▁ein", "▁rot", "er", "▁hut", "$x_1$"]
+
+
+def lines_of(figure):
+    """{(target row, source row): how strong the line is}."""
+    rows = [(line.get_ydata(), line.get_alpha()) for line in figure.axes[0].lines]
+    return {(int(b), int(a)): alpha for (a, b), alpha in rows}
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_alignment():
+    figure = kt.plot_alignment(SOURCE, TARGET, [0, 1, 1, 2, 3])
+    assert lines_of(figure) == {(0, 0): 1, (1, 1): 1, (2, 1): 1, (3, 2): 1, (4, 3): 1}
+    sides = [[x.get_text() for x in axis.get_yticklabels()] for axis in figure.axes]
+    assert sides == [SOURCE, TARGET]
+    left, right = (axis.get_yticklabels()[1].get_window_extent() for axis in figure.axes)
+    assert left.x1 < right.x0 and left.y0 == pytest.approx(right.y0, abs=1)
+    weights = [(0.75, 0.2, 0.05), (0, 0, 1)]
+    figure = kt.plot_alignment(["x", "y", "z"], ["u", "v"], np.array(weights))
+    assert lines_of(figure) == {(0, 0): 0.75, (0, 1): 0.2, (1, 2): 1}
+    assert lines_of(kt.plot_alignment([], ["u"], [])) == {}
+    (aligned,) = random_translator().align(["abc"], ["AB"])
+    assert set(lines_of(kt.plot_alignment(*aligned))) == {*enumerate(aligned[2])}
+
+
+@pytest.mark.parametrize(
+    "alignment, message",
+    [
+        ([0, 1], r"shape \(2,\) does not fit 3 source and 1 target tokens: pass 1 position below"),
+        ([3], r"does not fit 3 source and 1 target"),
+        (np.ones((3, 1)), r"shape \(3, 1\) does not fit"),
+        (np.full((1, 3), -2.0), "from 0 to 1"),
+    ],
+)
+def test_alignments_that_do_not_fit(alignment, message):
+    with pytest.raises(ValueError, match=message):
+        kt.plot_alignment(list("abc"), ["x"], alignment)
+
+
+# --- searches step by step ---
+
+
+def step(token, taken, **best):
+    return TokenStep(token, math.log(taken), [(x, math.log(p)) for x, p in best.items()])
+
+
+STEPS = [
+    step("a", 0.7, a=0.7, b=0.2),
+    step("z", 0.001, b=0.6, c=0.3),
+    step("d", 0.25, c=0.5, d=0.25),
+]
+
+
+def cells_of(axis):
+    """{(step, rank from 0): [piece, probability]} and where the frames are."""
+    cells = {}
+    for text in axis.texts:
+        x, y = text.get_position()
+        # A probability ends on the right of its cell.
+        place = int(y), int(x) if text.get_ha() == "left" else math.ceil(x) - 1
+        cells.setdefault(place, []).append(text.get_text())
+    frames = [x for x in axis.patches if isinstance(x, Rectangle) and not x.get_fill()]
+    return cells, [(int(x.get_y()), int(x.get_x())) for x in frames]
+
+
+def test_a_row_for_each_step():
+    first, axis = kt.plot_token_probabilities({"greedy": STEPS[:1], "$top_k$": STEPS}).axes
+    cells, frames = cells_of(axis)
+    assert cells == {
+        (0, 0): ["a", "0.70"],
+        (0, 1): ["b", "0.20"],
+        (1, 0): ["b", "0.60"],
+        (1, 1): ["c", "0.30"],
+        (1, 2): ["z", "<.01"],
+        (2, 0): ["c", "0.50"],
+        (2, 1): ["d", "0.25"],
+    }
+    assert frames == [(0, 0), (1, 2), (2, 1)]
+    assert [x.get_text() for x in axis.get_xticklabels()] == ["1", "2", "lower"]
+    assert [x.get_text() for x in axis.get_yticklabels()] == ["0", "1", "2"]
+    assert [x.get_title(loc="left") for x in (first, axis)] == ["greedy", "$top_k$"]
+    assert len(cells_of(first)[0]) == 2
+    assert first.get_position().x1 < axis.get_position().x0
+    with pytest.raises(ValueError, match="Received no steps"):
+        kt.plot_token_probabilities({"greedy": []})
+    # Text stands out from its cell.
+    (axis,) = kt.plot_token_probabilities([step("a", p, a=p) for p in (0.05, 0.5, 0.95)]).axes
+    assert [text.get_color() for text in axis.texts[::2]] == ["black", "black", "white"]
+
+
+# --- labels in the characters of any script ---
+
+
+def test_what_is_no_character_is_a_number():
+    texts = ["a\nb", "\x00", "\ud800", "\ue123", "\u0378", "x\u202ey"]
+    expected = ["aU+000Ab", "U+0000", "U+D800", "U+E123", "U+0378", "xU+202Ey"]
+    assert to_labels(texts) == expected
+    assert to_labels(["x" * 24, "x" * 25, b"\xc3\xbc"]) == ["x" * 24, "x" * 23 + "…", "ü"]
+
+
+def test_arabic_is_joined():
+    beh = "\u0628"
+    assert text_width([beh * 3], 10) < 0.8 * 3 * text_width([beh], 10)
+    joined = f"{beh}\u200c{beh}"  # kept apart by a joiner, which stays
+    assert to_labels([joined]) == [joined]
+    assert text_width([joined], 10) > text_width([beh * 2], 10)

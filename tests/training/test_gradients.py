@@ -1,0 +1,348 @@
+"""Slices, the fused loss and R-Drop: a step is that of the whole batch by its logits."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_transformer as kt
+from keras_transformer.training import gradients
+
+MASKS = [[2.0, 2.0, 0.0, 0.0] * 4, [0.0, 2.0, 0.0, 2.0] * 4]  # of R-Drop's two passes
+
+
+def batch(rows=7, seed=0):
+    """Rows with very different numbers of target tokens."""
+    random = np.random.default_rng(seed)
+    source, target = (random.integers(4, 20, (rows, n)).astype("int32") for n in (6, 9))
+    for row in range(rows):
+        target[row, row + 1 :] = kt.PAD
+        source[row, random.integers(2, 7) :] = kt.PAD
+    target_in = np.concatenate([np.full((rows, 1), kt.START, "int32"), target[:, :-1]], axis=1)
+    return (source, target_in), target
+
+
+def distance(some, others):
+    return max(np.abs(a - b).max() for a, b in zip(some, others, strict=True))
+
+
+class Small(kt.TokenTrainer):
+    """An embedding; two passes have different masks. Its softmax has the same matrix, one of its
+    own, or one that is computed from a weight."""
+
+    fused_loss = True
+
+    def __init__(self, matrix="shared"):
+        super().__init__()
+        self.inner = kt.PositionalEmbedding(20, 16)
+        self.matrix = matrix
+        self.own = self.add_weight(shape=(20, 16), name="own", regularizer=keras.regularizers.L2(1))
+
+    def build(self, shape=None):
+        self.inner.build()
+        self.built = True
+
+    def softmax_inputs(self, x, training=None):
+        states = self.inner(x)
+        if training and self.rdrop:
+            masks = tf.repeat(np.array(MASKS)[:, None], tf.shape(x)[0] // 2, axis=0)
+            states *= tf.cast(masks, states.dtype)
+        kinds = {"shared": self.inner.embeddings, "own": self.own, "computed": self.own * 2.0}
+        return states, tf.cast(tf.convert_to_tensor(kinds[self.matrix]), states.dtype)
+
+    def call(self, x, training=None):
+        states, matrix = self.softmax_inputs(x, training)
+        return tf.matmul(states, matrix, transpose_b=True)
+
+
+class OwnCall(Small):
+    """Does not change what is computed, but Keras and we cannot know."""
+
+    def call(self, x, training=None):
+        return super().call(x, training)
+
+
+def compiled(model, optimizer=None, parallel=1, metrics=None, **options):
+    if metrics is None:
+        metrics = [kt.MaskedAccuracy(), kt.Perplexity(), kt.TargetTokens()]
+    optimizer = optimizer or keras.optimizers.SGD(0.3)
+    model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), metrics=metrics, **options)
+    model.parallel_microbatches = parallel
+    return model
+
+
+def logs_of(step, data):
+    return {name: float(value) for name, value in step(data).items()}
+
+
+def update(model, data=None, **options):
+    """One update without a graph: the logs before, those of the update, and what it changes."""
+    data = tf.nest.map_structure(tf.constant, data or batch())
+    compiled(model, **options)
+    before_logs = logs_of(model.test_step, data)  # builds the metrics
+    model.reset_metrics()
+    before = model.get_weights()
+    logs = logs_of(model.train_step, data)
+    return before_logs, logs, [a - b for a, b in zip(model.get_weights(), before, strict=True)]
+
+
+def small_update(data, kind=Small, matrix="shared", **options):
+    keras.utils.set_random_seed(2)
+    return update(kind(matrix), data, **options)
+
+
+def assert_same(some, others, tolerance=1e-5):
+    for one, other in zip(some[:2], others[:2], strict=True):
+        assert one == pytest.approx(other, rel=10 * tolerance)
+    assert distance(some[2], others[2]) < tolerance
+
+
+# Slices, the fused loss.
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    rows=st.sampled_from([1, 4, 6]),
+    steps=st.sampled_from([1, 2, 3]),
+    parallel=st.sampled_from([1, 2]),
+    matrix=st.sampled_from(["shared", "own", "computed"]),
+    weights=st.sampled_from([None, (6,), (6, 9)]),
+    dtype=st.sampled_from(["int64", "float32"]),
+    rdrop=st.sampled_from([0.0, 2.0]),
+    clip_norm=st.sampled_from([None, 0.1]),
+)
+def test_slices_of_the_fused_loss_equal_the_logits_of_the_whole_batch(
+    rows, steps, parallel, matrix, weights, dtype, **common
+):
+    """Whatever the labels that are ignored, and where a slice has no row at all.
+
+    Sample weights, of rows or of tokens, need logits.
+    """
+    (_, x), y = batch(rows)
+    more = () if weights is None else (np.random.default_rng(1).random(weights)[:rows],)
+    whole = small_update((x, y, *more), OwnCall, matrix, **common)
+    assert whole[1].keys() == {"loss", "accuracy", "perplexity", "target_tokens"}
+    assert whole[1]["target_tokens"] == rows * (rows + 1) / 2
+    labels = np.where(y == kt.PAD, np.arange(9) - 100, y).astype(dtype)
+    how = common | {"accumulation_steps": steps, "parallel": parallel}
+    assert_same(small_update((x, labels, *more), Small, matrix, **how), whole)
+    assert max(np.abs(step).max() for step in whole[2]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "precision, sharing, norm",
+    [("float32", "none", "pre"), ("float32", "target", "post"), ("mixed_float16", "all", "pre")],
+)
+def test_fused_loss_of_a_transformer_with_a_penalty(precision, sharing, norm):
+    """Gradients that take two ways, penalties' shares and float16's scale all arrive."""
+    penalty = keras.regularizers.L2(0.05)
+
+    class Penalized(kt.EncoderLayer):
+        def make_attention(self):
+            return kt.MultiHeadAttention(2, 8, kernel_regularizer=penalty, dtype=precision)
+
+    stack = type("Stack", (kt.Encoder,), {"layer_class": Penalized})
+    kind = type("Model", (kt.Transformer,), {"encoder_class": stack})
+    found = []
+    for fused in (True, False):
+        keras.utils.set_random_seed(2)
+        options = dict(norm=norm, share_embeddings=sharing, dtype=precision)
+        model = kind(20, 20, 1, 16, 2, 32, 0.0, **options)
+        model.target_embedding.embeddings.regularizer = penalty
+        found.append(update(model, fused_loss=fused))
+        assert len(model.losses) == 1 + 4
+    assert_same(*found, tolerance=1e-5 if precision == "float32" else 2e-3)
+    assert max(np.abs(step).max() for step in found[1][2]) > 0.05
+
+
+def test_slices_in_graphs():
+    """Several steps a call, and by XLA, whose slices have fixed shapes."""
+    (_, x), y = batch()
+    found = []
+    for options in ({}, {"steps_per_execution": 2}, {"jit_compile": True}):
+        keras.utils.set_random_seed(2)
+        model = compiled(Small(), accumulation_steps=3, **{"jit_compile": False} | options)
+        history = model.fit(x, y, batch_size=3, shuffle=False, verbose=0).history  # 3, 3, 1
+        found.append(({k: v[0] for k, v in history.items()}, {}, model.get_weights()))
+    assert_same(found[1], found[0])
+    assert_same(found[2], found[0])
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x, training=None):
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Penalty])
+def test_fewer_rows_than_slices(layer):
+    """No slice is empty: a mean over no rows is NaN."""
+
+    class Around(kt.TokenTrainer):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.out = layer(), keras.layers.Dense(20)
+
+        def call(self, x, training=None):
+            return self.out(self.inner(x, training=training))
+
+    _, y = batch(1)
+    x = np.random.default_rng(0).normal(size=(1, 9, 8)).astype("float32")
+    for option in ({"accumulation_steps": 4}, {"parallel": 4}):
+        _, logs, changes = update(Around(), (x, y), **option)
+        assert logs["target_tokens"] == 1 and np.isfinite(logs["loss"])
+        assert all(np.isfinite(change).all() for change in changes)
+
+
+# Who computes the loss.
+
+
+class DoublesLoss(Small):
+    def compute_loss(self, *args, **kwargs):
+        return 2 * super().compute_loss(*args, **kwargs)
+
+
+class Declares(OwnCall):
+    fused_loss = True
+
+
+class Undeclared(Small):
+    fused_loss = False
+
+
+@pytest.mark.parametrize(
+    "kind, metrics, is_fused",
+    [
+        (Small, None, True),
+        (Declares, None, True),
+        (OwnCall, [], False),
+        (DoublesLoss, [], False),
+        (Undeclared, [], False),
+        (Small, ["sparse_top_k_categorical_accuracy"], False),
+    ],
+)
+def test_who_computes_the_loss(kind, metrics, is_fused, monkeypatch):
+    """What looks at the logits gets them; what does not spares them, which can be asked for."""
+    (_, x), y = batch()
+    calls, original = [], gradients.fused_cross_entropy
+    monkeypatch.setattr(
+        gradients, "fused_cross_entropy", lambda *args: calls.append(args) or original(*args)
+    )
+    logs = small_update((x, y), kind, metrics=metrics)[1]
+    assert bool(calls) is is_fused
+    factor = 2 if kind is DoublesLoss else 1
+    assert logs["loss"] == pytest.approx(factor * small_update((x, y))[1]["loss"], rel=1e-5)
+    if not is_fused:
+        with pytest.raises(ValueError, match="fused_loss=True needs a class that declares it"):
+            small_update((x, y), kind, metrics=metrics, fused_loss=True)
+
+
+@pytest.mark.parametrize("method", ["encode", "decode"])
+def test_training_follows_an_overridden_encode_or_decode(method):
+    def negative(self, *args, **kwargs):
+        return -getattr(kt.Transformer, method)(self, *args, **kwargs)
+
+    kind, found = type("Own", (kt.Transformer,), {method: negative}), []
+    for fused in ("auto", False):
+        keras.utils.set_random_seed(1)
+        model = kind(20, 20, 1, 16, 2, 32, dropout=0.0)
+        found.append(update(model, fused_loss=fused))
+    assert_same(*found)
+    source, target = batch()[0]
+    decoded = model.decode(target, model.encode(source), source)
+    np.testing.assert_allclose(model((source, target)), decoded, atol=1e-6)
+
+
+# What the optimizer gets.
+
+
+@pytest.mark.parametrize(
+    "optimizer, matrix", [(keras.optimizers.Adam, "shared"), (kt.EMAAdam, "own")]
+)
+def test_first_step_of_adam_is_the_learning_rate(optimizer, matrix):
+    """However often an id occurs: of a gradient g, Adam's first step is g / |g|.
+
+    Optimizers of Keras take the rows of a sparse gradient for separate gradients.
+    """
+    (_, x), y = batch()
+    found = []
+    for options in ({}, {"clip_norm": 1e9}, {"accumulation_steps": 2}, {"fused_loss": False}):
+        _, _, changes = small_update((x, y), matrix=matrix, optimizer=optimizer(0.01), **options)
+        found.append(changes[1])
+        assert np.abs(found[-1]).max() == pytest.approx(0.01, rel=1e-3)
+    for moved in found[1:]:
+        np.testing.assert_allclose(moved, found[0], atol=2e-4)
+
+
+def test_rows_are_added_to_a_dense_gradient_once():
+    """TensorFlow copies all of it each time: tens of MiB of a large vocabulary."""
+    (_, x), y = batch()
+    model = compiled(Small(), metrics=[], parallel=3)
+    model.build()
+    data = tf.nest.map_structure(tf.constant, (x, y))
+    graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
+    )
+    kinds = [node.op for node in pruned.node]
+    assert kinds.count("TensorScatterAdd") == 1
+    assert kinds.count("TensorScatterSub") == 0
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulation_steps": 2}])
+def test_weights_without_a_gradient_stay(options):
+    """They do not even decay."""
+    (_, x), y = batch()
+    model = Small("own")
+    model.unused = keras.layers.Dense(3)
+    model.unused.build((None, 3))
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Gradients do not exist")
+        _, logs, changes = update(model, (x, y), optimizer=optimizer, **options)
+    assert np.isfinite(logs["loss"])
+    assert [bool(np.any(change)) for change in changes] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("precision, parts", [("float32", 2), ("mixed_float16", 1)])
+def test_gradients_are_clipped_together(precision, parts):
+    """One SGD step moves all weights together by learning rate × clip_norm, not further."""
+    model = kt.Transformer(20, 20, 1, 16, 2, 32, dropout=0.0, dtype=precision)
+    _, _, changes = update(model, clip_norm=0.01, accumulation_steps=parts)
+    step = np.sqrt(sum(np.sum(change**2) for change in changes))
+    assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
+
+
+# R-Drop. Its loss is compared with float64 in tests/kernels, too.
+
+
+def float64_loss(model, weights, alpha):
+    """The loss from the two passes, and the penalty."""
+    (_, x), y = batch()
+    states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
+    logits = np.stack([states * mask for mask in MASKS]) @ matrix.T
+    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    label = np.take_along_axis(log_p, np.stack([y, y])[..., None].astype(int), -1)[..., 0]
+    losses = (-0.9 * label - 0.1 * log_p.mean(axis=-1)).mean(axis=0)
+    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
+    losses += alpha / 4 * ((p[0] - p[1]) * log_ratio).sum(axis=-1)
+    return (weights * losses).sum() / weights.sum() + (np.array(model.own, "float64") ** 2).sum()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loss_of_two_passes(weighted):
+    """Sample weights need logits; without them the loss is fused."""
+    (_, x), y = batch()
+    given = np.random.default_rng(1).random(y.shape, "float32") if weighted else None
+    weights = (y != kt.PAD) * (given if weighted else 1.0)
+    model = Small("own")
+    model.build()
+    expected, without = (float64_loss(model, weights, alpha) for alpha in (2.0, 0.0))
+    _, logs, _ = update(model, (x, y) if given is None else (x, y, given), rdrop=2.0)
+    assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+    assert abs(expected - without) > 1e-2
+    assert logs["target_tokens"] == (y != kt.PAD).sum(), "tokens count once"
