@@ -2,9 +2,10 @@
 
     python -m tests.support.parity [--write]
 
-Computes again the answers of DeBERTa's attention, and of transformers to the Marian models in
-`tests/fixtures/marian`; compares, or --write keeps them. Needs the extra `parity`. The weights of
-these models, and of those of OpenNMT-tf, are drawn: 3b6072c has the scripts.
+Computes again the answers of DeBERTa's attention, and of transformers to the models in
+`tests/fixtures/marian` and `tests/fixtures/m2m100`; compares, or --write keeps them. Needs the
+extra `parity`. The weights of these models, and of those of OpenNMT-tf, are drawn: 3b6072c has the
+scripts for all but M2M100's, which transformers draws.
 """
 
 import itertools
@@ -17,7 +18,7 @@ import numpy as np
 from tests.support.paths import FIXTURES
 
 ROUNDING = 2e-5
-MARIAN = FIXTURES / "marian"
+MARIAN, M2M100 = FIXTURES / "marian", FIXTURES / "m2m100"
 SEARCHES = {
     "greedy": dict(num_beams=1),
     "beam 4": dict(num_beams=4, length_penalty=1.0),
@@ -104,38 +105,44 @@ def deberta():
     return {"made with": _versions(), "lengths": [9, 5]} | found
 
 
-def marian(folder, kept):
+def answer(folder, kept):
     """What transformers computes with a model: ids, logits, searches."""
     import torch
-    from transformers import MarianMTModel, MarianTokenizer
+    import transformers
 
     versions = _versions()
-    model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
     # It would replace the last token, for which there is no other reason than the length.
     model.generation_config.forced_eos_token_id = None
-    tokenizer = MarianTokenizer.from_pretrained(folder)
+    kind = load(folder / "tokenizer_config.json").get("tokenizer_class", "MarianTokenizer")
+    tokenizer, forced = getattr(transformers, kind).from_pretrained(folder), {}
     tokenizer.punc_normalizer = lambda text: text  # Moses, which Marian's models do not contain
     lines, target = kept["lines"], kept["target"]
+    if "languages" in kept:  # codes of both sides, and the target's token
+        tokenizer.src_lang, tokenizer.tgt_lang, token = kept["languages"]
+        forced = {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(token)}
     batch = tokenizer(lines, return_tensors="pt", padding=True)
     searches = {}
     with torch.no_grad():
         logits = model(**batch, decoder_input_ids=torch.tensor(target)).logits
         for name, options in SEARCHES.items():
             how = dict(renormalize_logits=True, do_sample=False, early_stopping=False)
-            found = model.generate(**batch, **options, **how)
+            found = model.generate(**batch, **options, **how, **forced)
             pad = model.config.pad_token_id
             rows = [[x for x in row[1:] if x != pad] for row in found.tolist()]
             texts = tokenizer.batch_decode(found, skip_special_tokens=True)
             searches[name] = {"tokens": rows, "texts": texts}
     ids = [tokenizer(line)["input_ids"] for line in lines]
     found = {"ids": ids, "logits": rounded(logits[: len(kept["logits"])], 7), "searches": searches}
+    if forced:
+        found |= {"languages": kept["languages"], "labels": tokenizer(text_target=lines).input_ids}
     return {"made with": versions, "lines": lines, "target": target} | found
 
 
 def main(write):
     compare(FIXTURES / "parity" / "deberta.json", deberta(), write)
-    for file in sorted(MARIAN.glob("*/answers.json")):
-        compare(file, marian(file.parent, load(file)), write)
+    for file in sorted([*MARIAN.glob("*/answers.json"), *M2M100.glob("*/answers.json")]):
+        compare(file, answer(file.parent, load(file)), write)
 
 
 if __name__ == "__main__":

@@ -266,5 +266,5 @@ def _report(config, num_source_ids, num_target_ids, notes):
         codes = [*languages.tokens]
         shown = ", ".join(codes[:SHOWN_CODES]) + ", …" * (len(codes) > SHOWN_CODES)
         options = " and ".join(f"--{side}-language" for side in languages.sides)
-        lines.append(f"{len(codes):,} languages, which {options} choose: {shown}")
+        lines.append(f"{len(codes):,} languages, chosen by {options}: {shown}")
     print(*lines, *(f"note: {note}" for note in notes), sep="\n", file=sys.stderr)

@@ -20,15 +20,17 @@ MARIAN = FIXTURES / "marian"
 class Imported:
     """A fixture, imported as a run, and what its own system computed with it."""
 
-    def __init__(self, folder, path, *described):
+    def __init__(self, folder, path, *described, **codes):
         self.answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
         self.original = read_source(folder, *described)
-        self.run = kt.import_model(folder, path, *described)
+        self.run = kt.import_model(folder, path, *described, **codes)
         self.translator = kt.load(path, "float32")
         self.model = self.translator.model
         sides = self.original.source, self.original.target
         self.rows = [side.rows for side in rewrite(*sides)]  # their id of each of ours
-        self.source = np.array(self.translator.read_source(self.answers["lines"])[0])
+        lines = self.answers["lines"]
+        languages = self.translator.language_rows([b""] * len(lines), None, None)
+        self.source = np.array(self.translator.read_source(lines, languages)[0])
         count = len(self.answers["logits"])
         fed = [[kt.START, *self.target_ids(row[1:])] for row in self.answers["target"][:count]]
         self.inputs = self.source[:count], np.array(fed)

@@ -15,7 +15,6 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.presets import SearchConfig
-from keras_transformer.runs.opening import _warn_of_missing_tag
 from keras_transformer.runs.run import Run
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.translation.text_model import TextModel
@@ -24,7 +23,8 @@ from tests.support.marian_models import SENTENCES, TAGS
 from tests.support.toy_translator import serve_eagerly
 from tests.tools.importers.conftest import MARIAN, assert_equal, edit, weights_of
 
-LINES = [*SENTENCES["source"][:2], "", ">>fra<< A man."]
+LINES = [*SENTENCES["source"][:2], "", "A man."]
+TAGGED = [f">>fra<< {line}" if line else "" for line in LINES]
 SEARCH = SearchConfig(4, 1.0, length_norm="length", max_output_length=31)
 
 
@@ -40,7 +40,7 @@ def translator(imported, monkeypatch):
 def test_what_is_printed_and_recorded(imported):
     printed = (imported / "printed").read_text(encoding="utf-8")
     assert "licence cc-by-4.0" in printed
-    assert "begin each source with one of 2 language tags: >>deu<<, >>fra<<\n" in printed
+    assert "2 languages, chosen by --target-language: deu, fra\n" in printed
     config = Run(imported / "run").read_config()
     origin = config.imported
     assert (origin.source, origin.licence, origin.beam_size) == ("tied", "cc-by-4.0", 4)
@@ -55,42 +55,42 @@ def test_what_is_printed_and_recorded(imported):
 
 
 def translate(path, lines, *options):
-    """The translations, and how many warnings of a missing tag, as in a process of its own."""
-    _warn_of_missing_tag.cache_clear()
+    """The translations by the command."""
     result = run("translate", path, *options, stdin="".join(f"{x}\n" for x in lines).encode())
     assert result.returncode == 0, result.stderr.decode()
-    said = result.stderr.decode().count("warning: a source has no language tag, such as >>deu<<")
-    return result.stdout.decode().splitlines(), said
+    return result.stdout.decode().splitlines()
 
 
-def test_its_own_search_is_the_default_and_a_missing_tag_gets_one_warning(imported, translator):
+def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, translator):
     assert translator.default_search == SEARCH
-    expected = translator.translate(LINES)
-    assert translate(imported / "run", LINES) == (expected, 1)
-    assert expected == translator.translate(LINES, search=SEARCH)
-    assert expected != translator.translate(LINES, search=SearchConfig(max_output_length=31))
-    short = "--max-output-length", "1"
-    assert translate(imported / "run", [">>fra<< A", "", "  >>deu<< B"], *short)[1] == 0
+    expected = translator.translate(TAGGED)
+    assert translate(imported / "run", TAGGED) == expected
+    assert translate(imported / "run", LINES, "--target-language", "fra") == expected
+    assert expected == translator.translate(TAGGED, search=SEARCH)
+    assert expected != translator.translate(TAGGED, search=SearchConfig(max_output_length=31))
+    message = "2 languages: give the target_language, such as deu, fra"
+    refused(["translate", imported / "run"], message, stdin=LINES[0].encode())
+    with pytest.raises(ValueError, match="chooses the target's language only"):
+        translator.translate(LINES, source_language="fra")
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
 
 
-def test_an_export_with_a_token_before_every_source(imported, translator, tmp_path):
+def test_an_export_of_one_target_language(imported, translator, tmp_path):
     """And with the search of the imported model."""
-    options = "--prefix-token", ">>fra<<", "--signatures", "beam"
+    options = "--target-language", "fra", "--signatures", "beam"
     result = run("export", imported / "run", tmp_path, *options)
     assert result.returncode == 0, result.stderr.decode()
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
-    assert (card["prefix_token"], card["max_output_length"]) == (">>fra<<", 31)
+    assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
     beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
-    assert beam == {"beam_size": 4, "length_norm": "length"}
-    tagged = [f">>fra<< {line}" if line else "" for line in LINES]
-    assert translate(tmp_path, LINES, "--beam-size", "4") == (translator.translate(tagged), 0)
-    config = kt.ExportConfig(prefix_token=">>fra<<", max_output_length=31, signatures=("tokens",))
+    assert (beam, card["max_output_length"]) == ({"beam_size": 4, "length_norm": "length"}, 31)
+    assert translate(tmp_path, LINES, "--beam-size", "4") == translator.translate(TAGGED)
+    names = dict(target_language="fra", max_output_length=31, signatures=("tokens",))
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
-    found = serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
+    found = serve_eagerly(translator, kt.ExportConfig(**names), "tokens", ids=ids)["ids"]
     texts = translator.target_tokenizer.detokenize(found).numpy()
-    expected = translator.translate(tagged[:2], search=SearchConfig(max_output_length=31))
+    expected = translator.translate(TAGGED[:2], search=SearchConfig(max_output_length=31))
     assert [text.decode() for text in texts] == expected
 
 

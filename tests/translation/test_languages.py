@@ -1,0 +1,181 @@
+"""Models of several languages: which token stands where, in memory and in an export."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.presets.languages import Languages
+from keras_transformer.serving.exported_translator import ExportedTranslator
+from keras_transformer.special_ids import END, PAD
+from keras_transformer.translation.sentences import LEAST_LOG_PROB
+from tests.support.command_line import refused, run
+from tests.support.made_once import made_once
+from tests.support.paths import FIXTURES
+
+TEXTS = ["A man in an orange hat.", "Hündin", "", "Five people stand in the snow."]
+CODES = dict(source_language="eng_Latn", target_language="deu_Latn")
+MANY = dict(
+    source_language=["eng_Latn", "deu_Latn", "fra_Latn", "eng_Latn"],
+    target_language=["deu_Latn", "eng_Latn", "zho_Hans", "fra_Latn"],
+)
+
+
+@pytest.fixture(scope="session")
+def nllb(tmp_path_factory):
+    """A run of four languages."""
+    folder = FIXTURES / "m2m100" / "nllb"
+    return made_once(tmp_path_factory, "nllb", lambda path: kt.import_model(folder, path))
+
+
+@pytest.fixture(scope="module")
+def translator(nllb):
+    return kt.load(nllb)
+
+
+@pytest.fixture(scope="session")
+def export(nllb, tmp_path_factory):
+    """An export whose requests choose the languages."""
+
+    def make(path):
+        config = kt.ExportConfig(signatures=("beam", "score", "attention", "tokens"), beam_size=3)
+        kt.export(kt.load(nllb), path, config=config)
+
+    return made_once(tmp_path_factory, "nllb-export", make)
+
+
+def test_where_the_tokens_stand(translator):
+    languages = translator.language_rows([b""] * len(TEXTS), **_sides(MANY))
+    source, empty = translator.read_source(TEXTS, languages)
+    pieces = [
+        [piece.decode() for piece in row if piece not in (b"<pad>", b"</s>")]
+        for row in translator.source_tokenizer.pieces(source).numpy()
+    ]
+    assert [row[0] for row in pieces if row] == ["eng_Latn", "deu_Latn", "eng_Latn"]
+    assert empty.numpy().tolist() == [False, False, True, False]
+    assert not pieces[2]  # an empty line has no language
+    translator.languages = Languages(translator.languages.tokens, "text source")
+    try:
+        last, _ = translator.read_source(TEXTS, languages)
+    finally:
+        translator.languages = Languages(translator.languages.tokens, "source text")
+    for one, other in zip(source.numpy(), last.numpy(), strict=True):
+        one, other = one[one != PAD], other[other != PAD]
+        assert [*other] == ([*one[1:], one[0]] if len(one) > 1 else [END])
+
+
+def _sides(codes):
+    return {name.removesuffix("_language"): code for name, code in codes.items()}
+
+
+@pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True, "seed": 5}])
+def test_a_row_does_not_depend_on_the_languages_of_others(how, translator):
+    together = translator.translate_n_best(TEXTS, **MANY, **how)
+    for number, text in enumerate(TEXTS):
+        codes = {name: listed[number] for name, listed in MANY.items()}
+        (alone,) = translator.translate_n_best([text], first=number, **codes, **how)
+        assert [x.text for x in alone] == [x.text for x in together[number]]
+        np.testing.assert_allclose(
+            [x.score for x in alone], [x.score for x in together[number]], rtol=1e-5
+        )
+    other = translator.translate(TEXTS, **CODES | {"target_language": "fra_Latn"}, **how)
+    assert other != translator.translate(TEXTS, **CODES, **how)
+
+
+def test_the_token_of_the_target_costs_nothing(translator):
+    """By the logits of the model itself."""
+    text, target = TEXTS[0], "ein Mann"
+    ((log_prob, count),) = translator.score([text], [target], **CODES)
+    ids = translator.language_ids
+    source = translator.source_tokenizer([text], end=True).to_list()[0]
+    label = translator.target_tokenizer([target], end=True).to_list()[0]
+    inputs = [kt.START, ids["deu_Latn"], *label[:-1]]
+    given = np.array([[ids["eng_Latn"], *source]]), np.array([inputs])
+    logits = np.array(translator.model.suppress(translator.model(given)), "float64")[0, 1:]
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert count == len(label)
+    assert log_prob == pytest.approx(logits[np.arange(count), label].sum(), rel=1e-5)
+
+
+def test_prefixes_alignments_and_maps(translator):
+    prefix = translator.translate(TEXTS[:1], **CODES)[0][:3]
+    (found,) = translator.translate(TEXTS[:1], prefixes=[prefix], **CODES)
+    assert found.startswith(prefix)
+    ((source, target, positions),) = translator.align(TEXTS[:1], ["ein Mann"], **CODES)
+    assert "eng_Latn" not in source and "deu_Latn" not in target
+    assert len(positions) == len(target) and max(positions) < len(source)
+    maps = kt.attention_maps(translator, TEXTS[0], "ein Mann", **CODES)
+    assert maps.source_tokens[0] == "eng_Latn" and maps.target_tokens[0] == "deu_Latn"
+    steps = kt.token_probabilities(translator, TEXTS[0], "ein Mann", **CODES)
+    ((log_prob, count),) = translator.score(TEXTS[:1], ["ein Mann"], **CODES)
+    assert len(steps) == count
+    assert sum(step.log_prob for step in steps) == pytest.approx(log_prob, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "codes, message",
+    [
+        ({}, "4 languages: give the source_language, such as deu_Latn, eng_Latn"),
+        (CODES | {"target_language": "deu"}, "no target_language 'deu': .* such as deu_Latn"),
+        (CODES | {"target_language": ["deu_Latn"]}, "one for each of 4 texts, received 1"),
+    ],
+)
+def test_bad_languages(codes, message, translator):
+    with pytest.raises(ValueError, match=message):
+        translator.translate(TEXTS, **codes)
+
+
+def test_a_model_without_languages(trained_run):
+    refused(["translate", trained_run, "--target-language", "de"], "no languages to choose from")
+
+
+# --- exports ---
+
+
+def test_an_export_answers_as_the_model_in_memory(export, translator):
+    exported = ExportedTranslator(export)
+    for how in ({}, {"beam_size": 3, "length_norm": "length"}):
+        expected = translator.translate(TEXTS, **MANY, **how)
+        assert exported.translate(TEXTS, **MANY, **how) == expected
+    pairs = [translator.score(TEXTS, TEXTS, **MANY), exported.score(TEXTS, TEXTS, **MANY)]
+    np.testing.assert_allclose(*pairs, rtol=1e-4)
+    with pytest.raises(ValueError, match="no target_language 'deu': choose"):
+        exported.translate(TEXTS, **CODES | {"target_language": "deu"})
+
+
+def test_unknown_codes_give_their_row_no_translation(export):
+    exported = ExportedTranslator(export)
+    codes = {"source_language": ["eng_Latn"] * 2, "target_language": ["?", "deu_Latn"]}
+    for name in exported.signatures:
+        inputs = {
+            "text": TEXTS[:2],
+            "source": TEXTS[:2],
+            "target": ["a b"] * 2,
+            "ids": [[5, 6]] * 2,
+        }
+        known = {key: inputs[key] for key in inputs if key in exported.signatures[name][0]}
+        bad, good = exported._ask(name, known | codes, 2)
+        for key, value in bad.items():
+            values = np.ravel(value).tolist()
+            blank = LEAST_LOG_PROB if key in ("log_prob", "score") else type(values[0])()
+            assert set(values) == {blank}, (name, key)
+        assert np.max(good["log_prob" if "log_prob" in good else "attention"]) > LEAST_LOG_PROB
+
+
+def test_an_export_of_one_pair_needs_no_language(nllb, tmp_path, translator):
+    expected = translator.translate(TEXTS, **CODES)
+    options = ["--source-language", "eng_Latn", "--target-language", "deu_Latn"]
+    text = "\n".join(TEXTS).encode()
+    done = run("translate", nllb, *options, stdin=text)
+    assert done.stdout.decode().splitlines() == expected
+    done = run("export", nllb, tmp_path / "export", "--signatures", *options)
+    assert done.returncode == 0, done.stderr.decode()
+    card = json.loads((tmp_path / "export" / "1" / "model.json").read_text())["languages"]
+    assert (card["inputs"], card["target_language"]) == ([], "deu_Latn")
+    done = run("translate", tmp_path / "export", stdin=text)
+    assert done.stdout.decode().splitlines() == expected
+    refused(
+        ["translate", tmp_path / "export", "--target-language", "fra_Latn"],
+        "has the target_language 'deu_Latn', received 'fra_Latn'",
+    )
