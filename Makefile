@@ -133,7 +133,7 @@ test-other-tensorflow: .venv-other/installed
 # depends on the version: signatures and dataclasses that become options and files, lazy imports,
 # gzip, threads, pickles. A minute each. PYENV_VERSION is for pyenv.
 PYTHON_TESTS := $(addprefix tests/,cli/test_main.py data/test_text_files.py \
-    runs/test_configuration.py test_light_base.py tokenizers/test_subword.py \
+    presets/test_options.py runs/test_run.py test_light_base.py tokenizers/test_subword.py \
     translation/test_sentences.py)
 test-pythons: $(PYTHONS:%=test-python%)
 

@@ -12,12 +12,17 @@ from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.presets.languages import (
     Language,
     Languages,
-    check_no_languages,
     find_exported_languages,
 )
 from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
-from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
+from keras_transformer.serving.versions import (
+    DEFAULT,
+    find_exported_search,
+    list_languages,
+    read_card,
+    version_dir,
+)
 from keras_transformer.translation.sentences import (
     Hypothesis,
     as_bytes,
@@ -100,9 +105,8 @@ class ExportedTranslator:
         texts = as_bytes(texts)
         rows = [row for row in texts for _ in range(draws)]
         inputs: dict[str, list[Any]] = {"text": rows}
-        for key, codes in self._list_languages(
-            source_language, target_language, len(texts)
-        ).items():
+        known = self.languages, self.card, source_language, target_language
+        for key, codes in list_languages(*known, len(texts)).items():
             inputs[key] = [code for code in codes for _ in range(draws)]
         if search.sample:
             inputs["seed"] = sample_seeds(search, first, len(texts), draws)
@@ -130,19 +134,11 @@ class ExportedTranslator:
         self._check_signature("score")
         inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
         check_count("target", inputs["target"], len(inputs["source"]))
-        inputs |= self._list_languages(source_language, target_language, len(inputs["source"]))
+        inputs |= list_languages(
+            self.languages, self.card, source_language, target_language, len(inputs["source"])
+        )
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
-
-    def _list_languages(self, source, target, count):
-        """The inputs for the languages of `count` texts."""
-        if self.languages is None:
-            check_no_languages(source, target)
-            return {}
-        pairs = self.languages.pairs(source, target, count)
-        names = [f"{side}_language" for side in self.languages.sides]
-        columns = dict(zip(names, zip(*pairs, strict=True), strict=True)) if pairs else {}
-        return {key: list(columns.get(key, ())) for key in self.card["languages"]["inputs"]}
 
     def _refuse(self, what):
         raise ValueError(

@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_transformer.data.pairs import read_sides
 from keras_transformer.kernels.tensorflow.machine import exact_float32
 from keras_transformer.presets import GREEDY, ExportConfig
+from keras_transformer.presets.languages import find_exported_languages
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.server_process import (
     ServerProcess,
@@ -40,14 +41,16 @@ from keras_transformer.serving.versions import (
     describe,
     example_languages,
     inputs_of,
+    list_languages,
     make_inputs,
+    read_card,
     version_dir,
     versions,
     write_card,
 )
 from keras_transformer.translation.sentences import as_bytes
 from keras_transformer.translation.translator import Translator
-from keras_transformer.utils import Pairs, Path, Texts, creating, open_locked
+from keras_transformer.utils import Pairs, Path, creating, open_locked
 
 # Not the op registry, which also holds the ops of other libraries that this process has loaded. A
 # server has no Python, and XLA is switched off.
@@ -116,7 +119,7 @@ def export(
 
 def load_saved_model(
     path: Path, allow_ops: Collection[str] = ()
-) -> Callable[[Texts], tuple[list[str], list[float]]]:
+) -> Callable[..., tuple[list[str], list[float]]]:
     """Loads an exported model as a function from texts to translations.
 
     First its files are compared with their checksums, its graph is checked (`check_structure`), and
@@ -130,7 +133,8 @@ def load_saved_model(
 
     Returns:
         A function that takes a list of B strings and returns a list of B translations and a
-        list of their B log-probabilities (natural logarithm).
+        list of their B log-probabilities (natural logarithm). That of an export of several
+        languages also takes `source_language` and `target_language`: see `Translator.translate`.
 
     Raises:
         ValueError: if there is no SavedModel, it is corrupted, not a translator's, or does more
@@ -159,9 +163,16 @@ def load_saved_model(
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
 
-    def translate(texts):
+    card = read_card(directory)
+    known = find_exported_languages(card)
+
+    def translate(texts, source_language=None, target_language=None):
+        texts = as_bytes(texts)
+        codes = list_languages(known, card, source_language, target_language, len(texts))
+        inputs = {"text": texts} | codes
+        inputs = {name: tf.constant(rows, tf.string, [len(rows)]) for name, rows in inputs.items()}
         # A signature does not keep its model alive, so this closure does.
-        outputs = loaded.signatures[DEFAULT](text=tf.constant(as_bytes(texts), tf.string))
+        outputs = loaded.signatures[DEFAULT](**inputs)
         return to_lists(outputs["text"].numpy()), outputs["log_prob"].numpy().tolist()
 
     return translate

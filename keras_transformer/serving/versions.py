@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import keras_transformer
 from keras_transformer.presets import ExportConfig, SearchConfig
+from keras_transformer.presets.languages import Language, Languages, check_no_languages
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -158,6 +159,29 @@ def example_languages(card: Mapping[str, Any], *others: str) -> dict[str, list[s
     """Some codes for each input of an export's languages, and `others`; see `make_inputs`."""
     part = card.get("languages", {"inputs": [], "codes": []})
     return {name: [*part["codes"][:1], *part["codes"][-1:], *others] for name in part["inputs"]}
+
+
+def list_languages(
+    languages: Languages | None,
+    card: Mapping[str, Any],
+    source: Language,
+    target: Language,
+    count: int,
+) -> dict[str, list[str]]:
+    """Returns what an export's inputs for the languages of `count` texts are given.
+
+    Raises:
+        ValueError: See `Languages.pairs`; or if the export has no languages.
+    """
+    if languages is None:
+        check_no_languages(source, target)
+        return {}
+    pairs = languages.pairs(source, target, count)
+    columns = {
+        f"{side}_language": [pair[number] for pair in pairs]
+        for number, side in enumerate(languages.sides)
+    }
+    return {name: columns[name] for name in card["languages"]["inputs"]}
 
 
 def make_inputs(

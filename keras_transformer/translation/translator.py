@@ -226,10 +226,8 @@ class Translator(TextModel):
         languages = self.language_rows(rows, source_language, target_language)
         given = ((PREFIX, prefixes), (LANGUAGES, languages))
         inputs = (TEXT, SEEDS, *(spec for spec, values in given if values is not None))
-        xla = has_gpu() if self.jit_compile is None else self.jit_compile
-        # XLA needs a fixed maximum, and would draw other random numbers.
-        xla = xla and not (self.run_eagerly or search.sample or self.length_ratio)
-        translate_batch = self.compiled(self.translate_batch, inputs, search=search, xla=xla)
+        how = {"search": search, "xla": self._is_compiled_by_xla(search)}
+        translate_batch = self.compiled(self.translate_batch, inputs, **how)
         seeds = np.array(sample_seeds(search, first, len(rows), draws), np.int64)
 
         def run(chosen):
@@ -252,6 +250,12 @@ class Translator(TextModel):
         found = in_threads(run, lengths, batch_size // search.beam_size)
         starts = range(0, len(found), draws)
         return [list(itertools.chain(*found[i : i + draws]))[:n_best] for i in starts]
+
+    def _is_compiled_by_xla(self, search):
+        """Whether XLA compiles a search: it needs a fixed maximum, and draws other numbers."""
+        if self.run_eagerly or search.sample or self.length_ratio:
+            return False
+        return has_gpu() if self.jit_compile is None else self.jit_compile
 
     def score(
         self,

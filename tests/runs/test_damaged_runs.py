@@ -53,8 +53,11 @@ def test_what_a_kill_left_is_put_in_order(run, longer, monkeypatch):
     leftovers = "tmp.config.yaml", "checkpoints/tmp.resume.json", "checkpoints/000007.weights.h5"
     for name in leftovers:
         (run / name).write_bytes(b"half")
-    # What this machine would choose is not what the run was begun with.
-    monkeypatch.setattr(machine, "choose_precision", lambda _: "mixed_bfloat16")
+
+    def choose(precision):  # not what the run was begun with
+        return "mixed_bfloat16" if precision == "auto" else precision
+
+    monkeypatch.setattr(machine, "choose_precision", choose)
     train(dataclasses.replace(longer, save_every=1, precision="auto"), run, resume=True)
     for name, content in missing.items():
         assert (run / name).read_bytes().startswith(content)

@@ -14,6 +14,7 @@ from keras_transformer.runs.run_callbacks import summarize_training
 from keras_transformer.runs.training_data import open_data
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.saved import MAX_LINES, describe_lost, make_encoder, model_type
+from keras_transformer.utils import read_sealed, write_sealed
 from tests.support.reversed_text import MODEL
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
@@ -152,7 +153,7 @@ def test_trainings_and_corpora_count_what_cannot_be_written(tmp_path, capsys):
     prepared = dataclasses.replace(config, **corpus)
     assert summary(prepared, tmp_path / "run")["targets"] == said
     manifest = tmp_path / "corpus" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("10 of 30", "\\u001b[2J10 of 30"))
+    write_sealed(manifest, read_sealed(manifest) | {"lost": f"\x1b[2J{said}"})
     assert kt.PreparedCorpus(tmp_path / "corpus").lost == "[2J" + said
     # Nothing is said when all can be written.
     rows = summary(dataclasses.replace(config, vocabulary_size=8), tmp_path / "run")
