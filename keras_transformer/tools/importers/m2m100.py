@@ -110,7 +110,10 @@ def _read_vocabulary(folder, kind, tokenizer):
             f"num_madeup_words, received {size!r:.40}: the files are of different models."
         )
     sides = PAD, UNK, END, END
-    return Vocabulary(pieces, *sides, frozenset(), model, (), tuple(added), padding), languages
+    vocabulary = Vocabulary(
+        pieces, *sides, frozenset(), model, padding=padding, languages=tuple(added)
+    )
+    return vocabulary, languages
 
 
 def _list_added(folder, kind, tokenizer, first):

@@ -36,11 +36,11 @@ class Vocabulary:
         suppressed: Ids that are never generated, besides pad and start.
         model: The serialized SentencePiece model.
         added: Those of the pieces that are found in texts before these are segmented.
-        languages: Those of the pieces that choose a language, and others that no text is split
-            into and that have no text.
         padding: Number of rows without a piece, which come last.
         plain: Whether language tags and unknown tokens are what the SentencePiece model makes of
             them, not what Marian's tools do.
+        languages: Those of the pieces that choose a language, and others that no text is split
+            into and that have no text.
     """
 
     pieces: list[str]
@@ -51,9 +51,9 @@ class Vocabulary:
     suppressed: frozenset[int]
     model: bytes
     added: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
     padding: int = 0
     plain: bool = False
+    languages: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
