@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu [--parts checks commands figures] [--seconds 600]
 
-On a machine without a GPU the same runs on the CPU, in a tiny form with `--tiny`.
+On a machine without a GPU the same runs on the CPU, commands and figures in a tiny form with
+`--tiny`.
 """
 
 import dataclasses
@@ -63,9 +64,10 @@ def main(options: Options) -> int:
         if part == "figures":
             figures(options)
             continue
-        words = [options.output, *([options.multi30k] if options.multi30k else [])]
-        command = [sys.executable, "-m", f"benchmarks.gpu_{part}", *["--tiny"] * options.tiny]
-        command += words if part == "commands" else []
+        command = [sys.executable, "-m", f"benchmarks.gpu_{part}"]
+        if part == "commands":
+            command += ["--tiny"] * options.tiny + [options.output]
+            command += [options.multi30k] if options.multi30k else []
         failed += subprocess.run(command, env=os.environ | GPU).returncode != 0
     return failed
 

@@ -1,6 +1,6 @@
 """Checks that training and decoding on this GPU give the numbers of the CPU: `make gpu`.
 
-    python -m benchmarks.gpu_checks [--tiny] [NAME ...]
+    python -m benchmarks.gpu_checks [NAME ...]
 
 Prints a line for each check. Without a GPU, the CPU is compared with itself.
 """
@@ -110,17 +110,18 @@ def list_checks():
     return checks
 
 
-def main(words):
+def main(names):
+    checks = list_checks()
+    if unknown := sorted({*names} - checks.keys()):
+        sys.exit(f"No check is called {unknown[0]!r}: choose from {'; '.join(checks)}.")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     for gpu in GPUS:
         with contextlib.suppress(RuntimeError):
             tf.config.experimental.set_memory_growth(gpu, True)
     print(f"TensorFlow {tf.__version__}, {GPUS or 'no GPU: the CPU with itself'}")
-    names = [word for word in words if word != "--tiny"]
     failed = 0
-    for name, (function, *arguments) in list_checks().items():
-        if names and name not in names:
-            continue
+    for name in names or checks:
+        function, *arguments = checks[name]
         started = time.perf_counter()
         try:
             answer = "ok    " + function(*arguments)

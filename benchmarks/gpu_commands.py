@@ -7,6 +7,7 @@ tokenized corpus, the preset tiny is trained on it, whole.
 """
 
 import concurrent.futures
+import csv
 import functools
 import json
 import os
@@ -15,10 +16,11 @@ import subprocess
 import sys
 import time
 
+from benchmarks.recipes import SEARCH
+
 COMMAND = [sys.executable, "-m", "keras_transformer"]
 EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}  # float32 is float32, as on the CPU
 CPU = {"CUDA_VISIBLE_DEVICES": "-1"}
-BEAM = "--beam-size 5 --length-penalty 1.4 --beam-patience inf --max-output-length 64".split()
 
 
 class Chain:
@@ -87,8 +89,7 @@ class Chain:
         code = process.wait()
         report("killed: train", int(code != -signal.SIGKILL), "", started)
         self.run("killed: resume", *words, "--resume")
-        history = [read(os.path.join(path, "history.csv")) for path in (whole, killed)]
-        print(f"  as without a stop: {history[0] == history[1]}", flush=True)
+        print(f"  as without a stop: {read_scores(whole) == read_scores(killed)}", flush=True)
 
     def multi30k(self, corpus):
         """Trains the preset tiny, and evaluates it on the test set."""
@@ -108,7 +109,7 @@ class Chain:
             "--target",
             f"{test}.de.gz",
         ]
-        scores = json.loads(self.run("tiny: evaluate", "evaluate", run, *flags, *BEAM, "--json"))
+        scores = json.loads(self.run("tiny: evaluate", "evaluate", run, *flags, *SEARCH, "--json"))
         print(f"  BLEU {scores['bleu']:.2f} on test_2016_flickr, beam 5", flush=True)
 
 
@@ -127,9 +128,11 @@ def report(title, code, errors, started):
     print(f"{title:40} {time.perf_counter() - started:6.1f} s  {mark}  {last[:300]}", flush=True)
 
 
-def read(path):
-    with open(path) as file:
-        return file.read()
+def read_scores(run):
+    """Returns the history of a run, without the time that it took."""
+    with open(os.path.join(run, "history.csv")) as file:
+        rows = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if name != "minutes"} for row in rows]
 
 
 def main(words):

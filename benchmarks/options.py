@@ -17,8 +17,10 @@ def read_options(kind):
             of_one = typing.get_args(of_one)[0]
         choices = typing.get_args(of_one) or None
         how = dict(type=str if choices else of_one, choices=choices, nargs="*" if several else None)
-        if hasattr(kind, name):
-            option = f"--{name.replace('_', '-')}"
+        option = f"--{name.replace('_', '-')}"
+        if hint is bool:
+            parser.add_argument(option, action="store_true")
+        elif hasattr(kind, name):
             parser.add_argument(option, default=getattr(kind, name), **how)
         else:
             parser.add_argument(name, **how)

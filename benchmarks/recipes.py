@@ -48,6 +48,9 @@ def read_recipes(names=()):
     """Returns the recipes whose names begin with one of `names`; all without any."""
     with open(RECIPES) as file:
         recipes = json.load(file)
+    for name in names:
+        if not any(recipe["name"].startswith(name) for recipe in recipes):
+            sys.exit(f"No recipe of {RECIPES} has a name that begins with {name!r}.")
     return [recipe for recipe in recipes if recipe["name"].startswith(tuple(names) or "")]
 
 
@@ -61,7 +64,7 @@ def training(recipe, seed, folder, runs):
             files[f"--{option}-{side}"] = path
     data = [word for pair in files.items() for word in pair]
     if "samples" in recipe:
-        corpus = os.path.join(runs, f"{name}-corpus")
+        corpus = os.path.join(runs, f"{name}-{recipe['samples']}-samples")
         if not os.path.exists(corpus):
             how = ["--subword-sampling", BPE_DROPOUT, "--samples", str(recipe["samples"])]
             how += ["--vocabulary-size", VOCABULARY_SIZE]

@@ -16,6 +16,11 @@ def test_a_check(name, capsys):
     assert f"{name} " in capsys.readouterr().out
 
 
+def test_a_name_that_no_check_has():
+    with pytest.raises(SystemExit, match="No check is called 'logits': choose from logits, sin"):
+        gpu_checks.main(["logits"])
+
+
 @pytest.mark.ordeal
 def test_commands_and_figures(tmp_path):
     options = "--parts commands figures --tiny --rounds 1 --steps 2 --output".split()

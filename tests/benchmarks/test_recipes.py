@@ -28,10 +28,15 @@ def multi30k(tmp_path_factory):
 @pytest.mark.parametrize("recipe", recipes.read_recipes(), ids=lambda recipe: recipe["name"])
 def test_every_recipe_is_a_training(recipe, tmp_path):
     """The only thing wrong with it is the corpus."""
-    (tmp_path / f"{recipes.slug(recipe)}-corpus").mkdir()
+    (tmp_path / f"{recipes.slug(recipe)}-{recipe.get('samples')}-samples").mkdir()
     result = run(*recipes.training(recipe, 1, tmp_path / "none", tmp_path))
     missing = "is not a prepared corpus" if "samples" in recipe else "No file matches"
     assert result.returncode == 2 and missing in result.stderr.decode(), result.stderr
+
+
+def test_a_name_that_no_recipe_has():
+    with pytest.raises(SystemExit, match="name that begins with 'no such'"):
+        recipes.read_recipes(["no such"])
 
 
 @pytest.mark.ordeal

@@ -1,6 +1,7 @@
 """Prepared corpora: the same bytes whatever happens; opened whole or refused."""
 
 import collections
+import json
 import os
 import resource
 import shutil
@@ -129,6 +130,21 @@ def test_vocabularies_of_another_corpus_or_run_are_taken(made, text, tmp_path):
         kt.prepare(other, tmp_path / "third")
 
 
+def test_a_corpus_of_the_first_format_opens(options, tmp_path):
+    """Its manifest has no checksum of itself."""
+    kt.prepare(kt.PrepareConfig(**options, vocabulary_size=300), tmp_path / "corpus", processes=1)
+    newer, manifest = kt.PreparedCorpus(tmp_path / "corpus"), tmp_path / "corpus" / "manifest.json"
+    fields = json.loads(manifest.read_text())
+    assert fields.pop("sha256") and fields["format"] == 2
+    manifest.write_text(json.dumps(fields | {"format": 1}))
+    older = kt.PreparedCorpus(tmp_path / "corpus")
+    rows = np.arange(len(newer))
+    for side in ("source", "target"):
+        both = (getattr(one.pairs, side).gather(rows) for one in (older, newer))
+        for a, b in zip(*both, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 # What is damaged.
 
 
@@ -139,6 +155,7 @@ def test_vocabularies_of_another_corpus_or_run_are_taken(made, text, tmp_path):
         ("[]", "manifest.json holds no JSON object"),
         ('{"format": 3}', "was prepared by another version, in format 3, but this"),
         ('{"format": 2, "files": {}}', "manifest.json was changed or is corrupted"),
+        ('{"sha256": "", "format": 1, "files": {}}', "manifest.json was changed or is corrupted"),
         ('{"format": 1, "files": {}}', "manifest.json lacks fingerprints, options, shards"),
         (None, "is not a prepared corpus .manifest.json is missing"),
     ],
