@@ -27,7 +27,7 @@ from keras_transformer.data.text_files import (
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
 from keras_transformer.presets.languages import find_languages
-from keras_transformer.presets.options import LANGUAGE_ORDERS, check_vocabularies
+from keras_transformer.presets.options import LANGUAGE_ORDERS
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
@@ -367,7 +367,6 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         raise ValueError(f"processes must be at least 1, received {processes}.")
     if config.vocabularies is not None:
         config = dataclasses.replace(config, **_find_vocabulary_options(config))
-        check_vocabularies(config, config.joint_vocabulary, "--no-joint-vocabulary")
     _check_vocabulary_files(config, config.vocabularies)
     ParallelText(config.train_source, config.train_target, "--train-target")
     if config.valid_source is not None:

@@ -181,7 +181,8 @@ class TextModel(tf.Module):
         """
 
         def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
-            longest, count = self.length_limit(search), tf.shape(source)[0]
+            # The token of a language takes a step of its own.
+            longest, count = self.length_limit(search) + self.num_forced, tf.shape(source)[0]
             step = self.model.make_step("xla" if xla else "graph")
             state = self.model.initial_state(source, longest if xla else None)
             if self.num_forced:

@@ -131,11 +131,8 @@ def test_what_no_export_can_be_made_of(translator):
         functions_of(random_translator(deviation=np.nan), kt.ExportConfig())
     with pytest.raises(ValueError, match="Expected a Translator, received Module"):
         functions_of(tf.Module(), kt.ExportConfig())
-    for token in ("abc", "", "</s>"):
-        with pytest.raises(
-            ValueError, match="must be one token of the source vocabulary, received"
-        ):
-            functions_of(translator, kt.ExportConfig(prefix_token=token, signatures=()))
+    with pytest.raises(ValueError, match="no languages to choose from, received 'de'"):
+        functions_of(translator, kt.ExportConfig(target_language="de", signatures=()))
 
 
 def test_limit_of_an_export(translator):

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.presets.options import Imported
+from keras_transformer.presets.options import LANGUAGE_ORDERS, Imported
 from keras_transformer.tools.importers.source_model import (
     SourceModel,
     check_options,
@@ -181,13 +181,14 @@ def _read_search(folder, kind, options, generation, languages):
     if longest is None:
         longest = generation.get("max_length") or options.get("max_length")
         longest = longest and longest - 1  # without the decoder's first
+    is_forced = languages.get("language_order", LANGUAGE_ORDERS[0]) != LANGUAGE_ORDERS[0]
     penalty = generation.get("length_penalty")
     return Imported(
         kind=f"{kind} (Hugging Face)",
         licence=read_licence(folder),
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
-        max_output_length=longest,
+        max_output_length=longest and longest - is_forced,  # nor the token of a language
         **languages,
     )
 
