@@ -133,13 +133,14 @@ class Opened:
         import keras
 
         from keras_transformer.kernels.tensorflow.machine import choose_precision
-        from keras_transformer.training.keras_workarounds import check_weights
+        from keras_transformer.training.keras_workarounds import check_weights, sparing_memory
         from keras_transformer.transformer import Transformer
         from keras_transformer.translation.translator import Translator
 
         name = self.run.file(MODEL)
         try:
-            model = keras.saving.load_model(name, compile=False, safe_mode=True)
+            with sparing_memory():
+                model = keras.saving.load_model(name, compile=False, safe_mode=True)
         except Exception as error:  # Keras raises anything where a file is not what it seems
             raise ValueError(describe_corruption(name, error)) from error
         if not isinstance(model, Transformer):

@@ -5,11 +5,13 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
+from keras.src.initializers import random_initializers
 from keras.src.saving import saving_lib
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
@@ -51,21 +53,39 @@ def build_ahead(model: keras.Model, data_batch: Nested) -> None:
         model._symbolic_build(data_batch=data_batch)
 
 
-# Saving.
+# Loading and saving.
+
+
+class _Zeros:
+    """Stands for Keras' random module, whose values take three times the memory of the weight."""
+
+    def __init__(self) -> None:
+        self._thread, self._random = threading.get_ident(), random_initializers.random
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._random, name)
+        is_replaced = name in ("normal", "truncated_normal", "uniform")
+        if not is_replaced or threading.get_ident() != self._thread:
+            return function
+        return lambda shape, *_, dtype=None, **__: keras.ops.zeros(shape, dtype)
 
 
 @contextlib.contextmanager
-def saving_to_disk() -> Iterator[None]:
-    """Context in which Keras writes weights to a file, not first to memory: three times their size.
+def sparing_memory() -> Iterator[None]:
+    """Context for making a model whose weights will be loaded, and for loading and saving one.
 
-    Without psutil, it does so for large models anyway.
+    It takes little more memory than the weights: in this thread, new ones are zeros; Keras reads
+    and writes files without keeping them in memory, and copies each weight once instead of twice.
     """
-    original = saving_lib.is_memory_sufficient
-    saving_lib.is_memory_sufficient = lambda model: False
-    try:
+    with contextlib.ExitStack() as stack:
+        for module, name, value in (
+            (random_initializers, "random", _Zeros()),
+            (saving_lib, "is_memory_sufficient", lambda model: False),
+            (keras.src.backend, "convert_to_numpy", np.asarray),
+        ):
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, value)
         yield
-    finally:
-        saving_lib.is_memory_sufficient = original
 
 
 # Steps on replicas.

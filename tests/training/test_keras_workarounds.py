@@ -4,13 +4,16 @@ Replicas: `test_distribution.py`; memory that graphs keep: `test_memory.py`.
 """
 
 import ast
+import threading
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
 import keras_transformer as kt
+from keras_transformer.training.keras_workarounds import sparing_memory
 from tests.support.paths import ROOT
 from tests.training.test_gradients import Small, batch
 
@@ -136,3 +139,18 @@ def test_private_modules_of_keras_are_not_imported():
         if isinstance(node, ast.ImportFrom | ast.Import) and "keras.src" in ast.unparse(node)
     }
     assert not users
+
+
+def test_weights_that_are_loaded_begin_as_zeros():
+    """Those of other threads at the same time do not."""
+    with sparing_memory():
+        layer = keras.layers.Dense(3)
+        layer.build((None, 2))
+        other = keras.layers.Dense(3)
+        thread = threading.Thread(target=other.build, args=((None, 2),))
+        thread.start()
+        thread.join()
+    after = keras.layers.Dense(3)
+    after.build((None, 2))
+    found = [bool(np.any(np.array(x.kernel))) for x in (layer, other, after)]
+    assert found == [False, True, True]
