@@ -133,13 +133,13 @@ class Opened:
         import keras
 
         from keras_transformer.kernels.tensorflow.machine import choose_precision
-        from keras_transformer.training.keras_workarounds import check_weights, sparing_memory
+        from keras_transformer.training.keras_workarounds import building_zeros, check_weights
         from keras_transformer.transformer import Transformer
         from keras_transformer.translation.translator import Translator
 
         name = self.run.file(MODEL)
         try:
-            with sparing_memory():
+            with building_zeros():
                 model = keras.saving.load_model(name, compile=False, safe_mode=True)
         except Exception as error:  # Keras raises anything where a file is not what it seems
             raise ValueError(describe_corruption(name, error)) from error

@@ -221,11 +221,9 @@ class Run(os.PathLike[str]):
 
     def write_model(self, model: Any, scores: dict[str, Any]) -> None:
         """Writes `model.keras` and its scores: `metrics` and others, see `describe`."""
-        from keras_transformer.training.keras_workarounds import sparing_memory
-
         # If the process is killed here, the model has no scores rather than wrong ones.
         self._write_scores({})
-        with replacing(self.file(MODEL)) as name, sparing_memory():
+        with replacing(self.file(MODEL)) as name:
             model.save(name)
         self.write_scores(scores)
 

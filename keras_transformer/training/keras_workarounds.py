@@ -5,14 +5,13 @@ is no longer needed. `TokenTrainer` and `Transformer` call these functions.
 """
 
 import contextlib
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src.initializers import random_initializers
-from keras.src.saving import saving_lib
 
 from keras_transformer.kernels.backend import IS_TENSORFLOW
 from keras_transformer.training.losses import explain_failure
@@ -20,6 +19,8 @@ from keras_transformer.utils import Nested, Tensor
 
 if IS_TENSORFLOW:
     import tensorflow as tf
+
+ALIGNMENT = 64  # bytes, of TensorFlow's tensors: it ends the process at others
 
 
 # Building.
@@ -56,35 +57,40 @@ def build_ahead(model: keras.Model, data_batch: Nested) -> None:
 # Loading and saving.
 
 
-class _Zeros:
-    """Stands for Keras' random module, whose values take three times the memory of the weight."""
+def shared_zeros(shape: Sequence[int]) -> tuple[Tensor, np.ndarray]:
+    """Returns float32 zeros as a tensor, and an array with the same memory, to fill it.
 
-    def __init__(self) -> None:
-        self._thread, self._random = threading.get_ident(), random_initializers.random
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(self._random, name)
-        is_replaced = name in ("normal", "truncated_normal", "uniform")
-        if not is_replaced or threading.get_ident() != self._thread:
-            return function
-        return lambda shape, *_, dtype=None, **__: keras.ops.zeros(shape, dtype)
+    TensorFlow itself would copy an array twice.
+    """
+    size = math.prod(shape) * np.dtype("float32").itemsize
+    buffer = np.zeros(size + ALIGNMENT, "uint8")
+    array = buffer[-buffer.ctypes.data % ALIGNMENT :][:size].view("float32").reshape(shape)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__()), array
 
 
 @contextlib.contextmanager
-def sparing_memory() -> Iterator[None]:
-    """Context for making a model whose weights will be loaded, and for loading and saving one.
+def building_zeros() -> Iterator[None]:
+    """Context in which this thread makes weights of zeros, since their values will be loaded.
 
-    It takes little more memory than the weights: in this thread, new ones are zeros; Keras reads
-    and writes files without keeping them in memory, and copies each weight once instead of twice.
+    Random values would take three times the memory of the weight, and zeros of NumPy take none.
     """
+    thread = threading.get_ident()
+    kinds = keras.initializers.RandomNormal, keras.initializers.VarianceScaling
+
+    def replace(call):
+        def make(self, shape, dtype=None, **options):
+            if threading.get_ident() != thread:
+                return call(self, shape, dtype, **options)
+            if IS_TENSORFLOW and dtype == "float32":
+                return shared_zeros(shape)[0]
+            return keras.ops.zeros(shape, dtype)
+
+        return make
+
     with contextlib.ExitStack() as stack:
-        for module, name, value in (
-            (random_initializers, "random", _Zeros()),
-            (saving_lib, "is_memory_sufficient", lambda model: False),
-            (keras.src.backend, "convert_to_numpy", np.asarray),
-        ):
-            stack.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
+        for kind in kinds:
+            stack.callback(setattr, kind, "__call__", kind.__call__)
+            kind.__call__ = replace(kind.__call__)
         yield
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 import keras_transformer as kt
-from keras_transformer.training.keras_workarounds import sparing_memory
+from keras_transformer.training.keras_workarounds import building_zeros
 from tests.support.paths import ROOT
 from tests.training.test_gradients import Small, batch
 
@@ -143,7 +143,7 @@ def test_private_modules_of_keras_are_not_imported():
 
 def test_weights_that_are_loaded_begin_as_zeros():
     """Those of other threads at the same time do not."""
-    with sparing_memory():
+    with building_zeros():
         layer = keras.layers.Dense(3)
         layer.build((None, 2))
         other = keras.layers.Dense(3)

@@ -242,12 +242,12 @@ def _make_translator(
 ) -> "Translator":
     """Makes the translator, with all weights."""
     from keras_transformer.tokenizers.subword import SubwordTokenizer
-    from keras_transformer.training.keras_workarounds import sparing_memory
+    from keras_transformer.training.keras_workarounds import building_zeros
     from keras_transformer.transformer import Transformer
     from keras_transformer.translation.translator import Translator
 
     options = dataclasses.asdict(config.model)
-    with sparing_memory():
+    with building_zeros():
         transformer = Transformer(len(source.rows), len(target.rows), **options, dtype="float32")
     load_weights(transformer, model, source, target)
     first, second = (SubwordTokenizer(side.model) for side in (source, target))

@@ -17,8 +17,6 @@ from keras_transformer.special_ids import SUPPRESSED
 from keras_transformer.tools.importers.source_model import SourceModel
 from keras_transformer.tools.importers.vocabularies import Rewritten
 
-ROWS = 1 << 14  # of an embedding
-
 
 class TensorReader:
     """Reads tensors of a model, and knows which were not read."""
@@ -141,12 +139,13 @@ class _LayerReader:
 
 
 def _load_embeddings(transformer, reader, model, source, target, order):
-    def read(name, vocabulary):
-        return reader.read(find_embedding(model, name), (vocabulary.size, len(order)))
+    def read(name, vocabulary, rows):
+        matrix = reader.read(find_embedding(model, name), (vocabulary.size, len(order)))
+        return _take_rows(matrix, rows, order)
 
-    _fill(transformer.target_embedding, read("target", model.target), target.rows, order)
+    _assign(transformer.target_embedding.embeddings, read("target", model.target, target.rows))
     if transformer.share_embeddings != "all":
-        _fill(transformer.source_embedding, read("source", model.source), source.rows, order)
+        _assign(transformer.source_embedding.embeddings, read("source", model.source, source.rows))
     bias = np.zeros(len(target.rows), np.float32)
     if model.bias in model.tensors:
         # transformers may leave it without the rows that fill up the matrices.
@@ -154,7 +153,7 @@ def _load_embeddings(transformer, reader, model, source, target, order):
         size = size if stored.shape[-1:] == (size,) else model.target.size
         bias = _take_rows(reader.read(model.bias, (size,))[:, np.newaxis], target.rows, [0])[:, 0]
     if transformer.output_projection is not None:
-        kernel = _take_rows(read("output", model.target), target.rows, order).T
+        kernel = read("output", model.target, target.rows).T
         transformer.output_projection.kernel.assign(kernel)
         transformer.output_projection.bias.assign(bias)
     elif transformer.output_bias:
@@ -162,11 +161,13 @@ def _load_embeddings(transformer, reader, model, source, target, order):
     transformer.suppressed.assign(np.where(target.suppressed, SUPPRESSED, 0.0))
 
 
-def _fill(embedding, matrix, rows, order):
-    """Assigns some rows at once: all would be in memory three times more."""
-    for first in range(0, len(rows), ROWS):
-        taken = _take_rows(matrix, rows[first : first + ROWS], order)
-        embedding.embeddings.value[first : first + len(taken)].assign(taken)
+def _assign(variable, array):
+    """Assigns an array that may be large."""
+    from keras_transformer.training.keras_workarounds import shared_zeros
+
+    tensor, zeros = shared_zeros(array.shape)
+    zeros[...] = array
+    variable.assign(tensor)
 
 
 def _take_rows(matrix, rows, order):
