@@ -407,8 +407,10 @@ def _yaml_lines(config, fields, indent):
     for field in fields:
         value = getattr(config, field.name)
         value = list(value) if isinstance(value, tuple) else value
+        # Line breaks of Unicode would be folded.
+        is_plain = str(value).isprintable()
         options: dict[str, Any] = dict(
-            default_flow_style=True, width=float("inf"), allow_unicode=True
+            default_flow_style=True, width=float("inf"), allow_unicode=is_plain
         )
         value = yaml.safe_dump([value], **options).strip()[1:-1]  # without the brackets
         comment = field.metadata["help"]

@@ -7,7 +7,7 @@ import shutil
 import typing
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
@@ -52,6 +52,7 @@ CHANGES = st.lists(st.sampled_from(NAMES), min_size=3, unique=True).flatmap(
 )
 
 
+@example(TrainConfig(), {"train_target": "\x85 \u2028\n"})
 @given(st.sampled_from([*kt.PRESETS.values(), TrainConfig()]), CHANGES)
 def test_what_is_written_is_read(tmp_path, config, changes):
     """Whatever the text; what belongs to the machine is not written."""
