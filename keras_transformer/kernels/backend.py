@@ -3,6 +3,7 @@
 Shapes: N rows, K summed axis, M columns, D width of an input, D' of an output.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -88,12 +89,33 @@ def project(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
 
 # In a loop over few rows, a product takes about as long as reading W from memory, so the memory
 # layout of W matters. It is changed once, before the loop. The following functions return
-# `x ↦ x W + b` for such a loop; their arguments are those of `project`.
+# `x ↦ x W + b` for such a loop; their arguments are those of `project`. With `by_columns`, the
+# kernel is Wᵀ, `(D', D)`.
+
+# Where each operation has one core, as is recommended, a large product for one sentence would leave
+# the other cores idle: it is computed in parts.
+MAX_PARTS = 4
+PART_SIZE = 1 << 20  # numbers of a kernel, 4 MiB in float32
 
 
-def graph_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
+def graph_projection(
+    kernel: Tensor, bias: Tensor | None = None, by_columns: bool = False
+) -> Projection:
     """Returns a projection for a loop run by TensorFlow's executor."""
+    parts = min(MAX_PARTS, math.prod(kernel.shape) // PART_SIZE)
+    if parts < 2:
+        return _project_part(kernel, bias, by_columns)
+    axis = 0 if by_columns else 1
+    ends = [kernel.shape[axis] * part // parts for part in range(1, parts)]
+    kernels = ops.split(kernel, ends, axis)
+    biases = [None] * parts if bias is None else ops.split(bias, ends)
+    projections = [_project_part(*part, by_columns) for part in zip(kernels, biases, strict=True)]
+    return lambda x: ops.concatenate([projection(x) for projection in projections], axis=-1)
+
+
+def _project_part(kernel, bias, by_columns):
     if keras.backend.standardize_dtype(kernel.dtype) != "bfloat16":
+        kernel = ops.transpose(kernel) if by_columns else kernel
         if bias is None:
             return lambda x: ops.matmul(x, kernel)
         # TensorFlow does not fuse a subtraction with the product. Fused, both take longer for few
@@ -103,18 +125,22 @@ def graph_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
     # W is stored by columns, because bfloat16 units read pairs of neighbouring inputs. That takes
     # a fifth to a third less time for 32 rows. TensorFlow fuses product and transposition, and
     # caches the layout of frozen weights only with a bias.
-    columns = ops.transpose(kernel)
-    bias = ops.zeros((kernel.shape[1],), kernel.dtype) if bias is None else bias
+    columns = kernel if by_columns else ops.transpose(kernel)
+    bias = ops.zeros(columns.shape[:1], kernel.dtype) if bias is None else bias
     return lambda x: ops.add(ops.matmul(x, ops.transpose(columns)), bias)
 
 
-def xla_projection(kernel: Tensor, bias: Tensor | None = None) -> Projection:
+def xla_projection(
+    kernel: Tensor, bias: Tensor | None = None, by_columns: bool = False
+) -> Projection:
     """Returns a projection of rows `(N, D)` for a loop compiled by XLA.
 
     It computes `(Wᵀ xᵀ)ᵀ`, which takes a third less time for 32 rows.
     """
-    height, width = kernel.shape
     columns = ops.transpose(kernel)
+    if by_columns:
+        columns, kernel = kernel, columns
+    height, width = kernel.shape
 
     def project_rows(x):
         if width < MIN_ASPECT_TRANSPOSED * height and (x.shape[0] or 0) < MIN_ROWS_TRANSPOSED:

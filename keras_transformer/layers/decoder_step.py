@@ -250,11 +250,11 @@ def make_logits(
     """
     if dense and not _is_plain(dense):
         return dense if suppressed is None else lambda x: ops.cast(dense(x), "float32") + suppressed
-    matrix, bias = (dense or embedding).matrix_and_bias()
+    matrix, bias = dense.matrix_and_bias() if dense else embedding.columns_and_bias()
     if suppressed is not None:  # by way of the bias, for one pass over the logits less
         suppressed = ops.cast(suppressed, matrix.dtype)
         bias = suppressed if bias is None else bias + suppressed
-    return operations.projection(matrix, bias)
+    return operations.projection(matrix, bias, by_columns=not dense)
 
 
 def make_projection(dense: Dense | EinsumDense, operations: LoopOperations) -> Projection | None:

@@ -203,7 +203,8 @@ class PositionalEmbedding(keras.layers.Layer):
                     f"Logits need an input (batch, length, d_model={self.d_model}), received shape "
                     f"{tuple(ids.shape)}."
                 )
-            return project(ops.cast(ids, self.compute_dtype), *self.matrix_and_bias())
+            columns, bias = self.columns_and_bias()
+            return project(ops.cast(ids, self.compute_dtype), ops.transpose(columns), bias)
         ids = ops.convert_to_tensor(ids)
         _check_ids(ids, self.vocabulary_size)
         rows = ops.cast(ids, "int32")
@@ -231,11 +232,11 @@ class PositionalEmbedding(keras.layers.Layer):
             return ops.squeeze(self(ops.expand_dims(x, 1), reverse=True), 1)
         return self(x, reverse=True)
 
-    def matrix_and_bias(self) -> tuple[Tensor, Tensor | None]:
-        """Returns the matrix `(D, V)` and the bias `(V,)` of `logits`, in the compute dtype."""
-        matrix = ops.transpose(ops.cast(self.embeddings, self.compute_dtype))
+    def columns_and_bias(self) -> tuple[Tensor, Tensor | None]:
+        """Returns the matrix `(V, D)` and the bias `(V,)` of `logits`, in the compute dtype."""
+        columns = ops.cast(self.embeddings, self.compute_dtype)
         bias = self.output_bias
-        return matrix, bias if bias is None else ops.cast(bias, self.compute_dtype)
+        return columns, bias if bias is None else ops.cast(bias, self.compute_dtype)
 
     def compute_mask(self, ids: Tensor, previous: Tensor | None = None) -> Tensor | None:
         return padding_mask(ids) if len(ids.shape) == 2 else None
