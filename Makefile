@@ -16,7 +16,7 @@ BENCH ?=
 PYTHONS := $(filter-out $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'), \
     $(shell sed -n 's/.*Python :: \(3[.][0-9]*\)$$/\1/p' setup.cfg))
 
-.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus ordeal lint size walks docs notebooks bench gpu clean
+.PHONY: demo multi30k multi30k-cased ablations fine-tuning positions word-vectors test test-slow test-all test-numerical test-other-tensorflow test-pythons pythons parity parity-opennmt opus languages ordeal lint size walks docs notebooks bench gpu clean
 
 # The package with the extra `all`, as users install it.
 .venv/installed: setup.cfg pyproject.toml
@@ -114,7 +114,15 @@ parity-opennmt: .venv-opennmt/installed
 # Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
 NAME ?= opus-mt-en-de
 opus: .venv/installed-parity
-	$(BIN)/python benchmarks/opus.py $(NAME) $(OPUS)
+	$(BIN)/python benchmarks/real_model.py $(NAME) $(OPUS)
+
+# The same with a model of many languages: make languages NAME=facebook/m2m100_418M FROM=en INTO=de
+FROM ?= eng_Latn
+INTO ?= deu_Latn
+languages: NAME = facebook/nllb-200-distilled-600M
+languages: .venv/installed-parity
+	$(BIN)/python benchmarks/real_model.py $(NAME) --source-language $(FROM) --target-language $(INTO) \
+	    $(LANGUAGES)
 
 # The TensorFlow version that setup.cfg allows and .venv does not have.
 .venv-other/installed: .venv/installed-test

@@ -1,8 +1,9 @@
-"""Imports a trained model of OPUS-MT and compares it with transformers: `make opus NAME=…`.
+"""Imports a trained model and compares it with transformers: `make opus`, `make languages`.
 
-    python benchmarks/opus.py opus-mt-en-de [--source FILE] [--lines 200]
+    python benchmarks/real_model.py NAME [--source FILE] [--lines 200]
+        [--source-language en --target-language de]
 
-Needs a network, and the extra `parity`. Downloads Helsinki-NLP/NAME (another owner by owner/NAME),
+Needs a network, and the extra `parity`. Downloads NAME from the Hub, by default of Helsinki-NLP,
 imports it, translates the first lines of a text with both, greedily and with the model's own beam,
 exports the run, checks the export, and prints one verdict.
 """
@@ -20,22 +21,31 @@ BATCH = 20
 LEAST_EQUAL = 0.98  # of the lines: rounding decides ties
 
 
-def translate_with_transformers(name, lines, beam_size):
+def translate_with_transformers(name, lines, beam_size, languages):
     """Translations by transformers, with a bias before the softmax as here."""
     import torch
-    from transformers import MarianMTModel, MarianTokenizer
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    tokenizer = MarianTokenizer.from_pretrained(name)
+    tokenizer, options, token = AutoTokenizer.from_pretrained(name), {}, ""
     tokenizer.punc_normalizer = lambda text: text  # not done here
-    model = MarianMTModel.from_pretrained(name, dtype=torch.float32).eval()
+    if languages:
+        token = languages.tokens[languages.target]
+        if languages.is_forced:
+            tokenizer.src_lang = languages.source
+            options["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids(token)
+        else:
+            lines = [f"{token} {line}" for line in lines]
+    if beam_size is not None:
+        options["num_beams"] = beam_size
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
     found = []
     for start in range(0, len(lines), BATCH):
         batch = lines[start : start + BATCH]
         inputs = tokenizer(batch, return_tensors="pt", padding=True, truncation=True)
-        options = {} if beam_size is None else {"num_beams": beam_size}
         with torch.no_grad():
             tokens = model.generate(**inputs, **options, renormalize_logits=True, do_sample=False)
-        found += tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        found += [text.removeprefix(token).strip() for text in texts]  # M2M100's leaves the token
     return found
 
 
@@ -44,18 +54,22 @@ def main():
     parser.add_argument("name")
     parser.add_argument("--source", type=pathlib.Path, default=TEXT)
     parser.add_argument("--lines", type=int, default=200)
+    parser.add_argument("--source-language")
+    parser.add_argument("--target-language")
     options = parser.parse_args()
     name = options.name if "/" in options.name else f"Helsinki-NLP/{options.name}"
     lines = read_lines(options.source)[: options.lines]
     problems = []
     with tempfile.TemporaryDirectory() as folder:
-        translator = kt.load(kt.import_model(name, f"{folder}/run"), "float32")
+        languages = options.source_language, options.target_language
+        run = kt.import_model(name, f"{folder}/run", None, None, *languages)
+        translator = kt.load(run, "float32")
         for title, search, beam in (
             ("greedy", kt.SearchConfig(), 1),
             ("own beam", translator.default_search, None),
         ):
             ours = translator.translate(lines, search=search)
-            theirs = translate_with_transformers(name, lines, beam)
+            theirs = translate_with_transformers(name, lines, beam, translator.languages)
             pairs = list(zip(lines, ours, theirs, strict=True))
             different = [pair for pair in pairs if pair[1].strip() != pair[2].strip()]
             print(f"{title}: {len(lines) - len(different)} of {len(lines)} lines are equal")
