@@ -26,8 +26,7 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
-from keras_transformer.presets.languages import find_languages
-from keras_transformer.presets.options import LANGUAGE_ORDERS
+from keras_transformer.presets.languages import Languages
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
@@ -156,16 +155,9 @@ def _check_texts(config: TrainConfig) -> None:
 def _check_languages(config: TrainConfig) -> None:
     """Raises if the languages of a model of several are missing, or those of a corpus."""
     languages = config.find_languages()
-    if languages is None or not languages.is_forced:  # sources may have their tokens already
-        return
-    if languages.order == LANGUAGE_ORDERS[2]:
-        raise ValueError(
-            "Models whose sources end with the token of their language cannot be trained: use one "
-            "whose tokenizer has legacy_behaviour false."
-        )
-    languages.pairs(None, None, 0)
+    languages.beginnings()  # raises if one is missing
     for path, _ in parse_corpora(config.corpus):
-        if not read_manifest(path)["options"].get("target_language"):
+        if languages.is_forced and not read_manifest(path)["options"].get("target_language"):
             raise ValueError(
                 f"{path} was prepared without languages: prepare it with --source-language and "
                 "--target-language."
@@ -373,10 +365,9 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
     origin = config.vocabularies and Run(config.vocabularies)
     imported = origin.read_config().imported if origin and origin.has(CONFIG) else None
-    languages = find_languages(imported, config.source_language, config.target_language)
-    if languages is not None and languages.is_forced:
-        languages.pairs(None, None, 0)
-    prepare_corpus(config, output, processes, languages)
+    languages = Languages.of_import(imported)
+    languages = languages.choose(config.source_language, config.target_language)
+    prepare_corpus(config, output, processes, languages.beginnings())
 
 
 def _find_vocabulary_options(config):

@@ -21,7 +21,6 @@ from keras_transformer.serving.versions import (
     CARD,
     DEFAULT,
     GRAPH,
-    LANGUAGE_INPUTS,
     SIGNATURES,
     inputs_of,
     read_card,
@@ -181,9 +180,8 @@ def _signature_problems(meta_graph):
             yield f"The signature {name!r} is none of {', '.join(SIGNATURES)}."
             continue
         signature = meta_graph.signature_def[name]
-        languages = [key for key in LANGUAGE_INPUTS if key in signature.inputs]
         for kind, tensors, specs in (
-            ("inputs", signature.inputs, inputs_of(name, languages)),
+            ("inputs", signature.inputs, inputs_of(name, signature.inputs)),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {

@@ -47,7 +47,7 @@ def export(nllb, tmp_path_factory):
 
 
 def test_where_the_tokens_stand(translator):
-    languages = translator.language_rows([b""] * len(TEXTS), **_sides(MANY))
+    languages = translator.language_rows(TEXTS, **MANY)
     source, empty = translator.read_source(TEXTS, languages)
     pieces = [
         [piece.decode() for piece in row if piece not in (b"<pad>", b"</s>")]
@@ -64,10 +64,6 @@ def test_where_the_tokens_stand(translator):
     for one, other in zip(source.numpy(), last.numpy(), strict=True):
         one, other = one[one != PAD], other[other != PAD]
         assert [*other] == ([*one[1:], one[0]] if len(one) > 1 else [END])
-
-
-def _sides(codes):
-    return {name.removesuffix("_language"): code for name, code in codes.items()}
 
 
 @pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True, "seed": 5}])

@@ -35,7 +35,7 @@ def test_what_transformers_computes(name, tmp_path):
     _, label = begin_with_languages([translator.target_tokenizer] * 2, translator.languages)
     found = label(answers["lines"], end=True).to_list()
     assert [rows[row].tolist() for row in found] == answers["labels"]
-    languages = translator.language_rows([b""] * len(found), None, None)
+    languages = translator.language_rows(answers["lines"])
     source, empty = translator.read_source(answers["lines"], languages)
     for search in ("greedy", "beam 4"):
         how = dict(beam_size=SEARCHES[search]["num_beams"], length_norm="length")
