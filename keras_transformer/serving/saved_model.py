@@ -38,7 +38,6 @@ from keras_transformer.serving.versions import (
     PLACEHOLDERS,
     SIGNATURES,
     describe,
-    inputs_of,
     make_inputs,
     read_card,
     version_dir,
@@ -184,7 +183,7 @@ def _warm_up_requests(functions, pairs, card):
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
             inputs = make_inputs(name, sources[:rows], targets[:rows], card)
-            specs = inputs_of(name, inputs)
+            specs = SIGNATURES[name].inputs_with(inputs)
             tensors = {key: tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()}
             requests.append((name, tensors))
     return requests

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.presets import ExportConfig
-from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names, inputs_of
+from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
@@ -107,7 +107,7 @@ class ServedTranslator(tf.Module):
 
     def _function(self, name):
         """The tf.function of a signature."""
-        inputs, outputs = inputs_of(name, self._languages.inputs), SIGNATURES[name].outputs
+        inputs = SIGNATURES[name].inputs_with(self._languages.inputs)
         specs = [tf.TensorSpec(shape, dtype, key) for key, (shape, dtype) in inputs.items()]
         compute = getattr(self, f"_{name}")
 
@@ -128,7 +128,7 @@ class ServedTranslator(tf.Module):
                 results = {key: _blank(key, value, ~known) for key, value in results.items()}
             return {
                 key: tf.ensure_shape(results[key], shape, name=key)
-                for key, (shape, _) in outputs.items()
+                for key, (shape, _) in SIGNATURES[name].outputs.items()
             }
 
         return tf.function(serve, input_signature=specs, autograph=False)
@@ -239,7 +239,7 @@ def run_signature(
     functions: dict[str, Any], name: str, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Runs a signature in memory, on nested lists: {name of an output: nested lists}."""
-    specs = inputs_of(name, inputs)
+    specs = SIGNATURES[name].inputs_with(inputs)
     tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]
     return {key: to_lists(value.numpy()) for key, value in functions[name](*tensors).items()}
 

@@ -17,14 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from keras_transformer.serving.versions import (
-    CARD,
-    DEFAULT,
-    GRAPH,
-    SIGNATURES,
-    inputs_of,
-    read_card,
-)
+from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
 from keras_transformer.utils import Path, check_files, read_bytes
 
 # Of that file, in which an export of all signatures has five to ten million bytes.
@@ -181,7 +174,7 @@ def _signature_problems(meta_graph):
             continue
         signature = meta_graph.signature_def[name]
         for kind, tensors, specs in (
-            ("inputs", signature.inputs, inputs_of(name, signature.inputs)),
+            ("inputs", signature.inputs, SIGNATURES[name].inputs_with(signature.inputs)),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {

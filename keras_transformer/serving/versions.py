@@ -68,6 +68,10 @@ class Signature(NamedTuple):
     outputs: Tensors
     batchable: bool
 
+    def inputs_with(self, others: Container[str]) -> Tensors:
+        """Returns its inputs, and those of `LANGUAGES` that are among others."""
+        return self.inputs | {key: LANGUAGES[key] for key in LANGUAGES if key in others}
+
 
 _ROWS: list[int | None] = [None]  # (B,)
 _TABLE: list[int | None] = [None, None]  # (B, anything)
@@ -122,13 +126,7 @@ SIGNATURES = {
 
 # Further inputs of an export of several languages: a code for each row, such as "de". One that is
 # unknown gives its row no translation, and the least log-probability.
-LANGUAGES: Tensors = {"source_language": _TEXT, "target_language": _TEXT}
-
-
-def inputs_of(name: str, others: Container[str]) -> Tensors:
-    """Returns the inputs of a signature, with those of `LANGUAGES` that are among others."""
-    more = {key: spec for key, spec in LANGUAGES.items() if key in others}
-    return SIGNATURES[name].inputs | more
+LANGUAGES: Tensors = dict(source_language=_TEXT, target_language=_TEXT)
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -167,7 +165,7 @@ def make_inputs(
     part = (card or {}).get("languages", {"codes": [], "inputs": []})
     codes = [*part["codes"][:1], *part["codes"][-1:], "?"]
     values |= {key: [codes[row % len(codes)] for row in range(rows)] for key in part["inputs"]}
-    return {key: values[key] for key in inputs_of(name, values)}
+    return {key: values[key] for key in SIGNATURES[name].inputs_with(values)}
 
 
 def versions(base: Path) -> dict[int, str]:
@@ -258,14 +256,11 @@ def _describe_signatures(translator, run, names, config, pairs, card):
         inputs = make_inputs(name, texts, targets, card)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
-        outputs = run(name, inputs)
+        outputs, all_inputs = run(name, inputs), signature.inputs_with(inputs)
         described[name] = {
             **{
                 kind: {key: {"dtype": dtype, "shape": shape} for key, (shape, dtype) in of.items()}
-                for kind, of in (
-                    ("inputs", inputs_of(name, inputs)),
-                    ("outputs", signature.outputs),
-                )
+                for kind, of in (("inputs", all_inputs), ("outputs", signature.outputs))
             },
             "batchable": signature.batchable,
             "example": {"inputs": inputs, "outputs": outputs},

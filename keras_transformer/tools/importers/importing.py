@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tools.importers.hugging_face import (
     ADDED,
     CONFIG,
+    FAST,
     GENERATION,
     TOKENIZER,
     WEIGHTS,
@@ -38,7 +38,7 @@ READERS = {"marian": read_marian_folder, "m2m_100": read_m2m100}  # by the type 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = (
     *(CONFIG, GENERATION, *WEIGHTS, "*.index.json", "model-*.safetensors", "pytorch_model-*.bin"),
-    *(TOKENIZER, ADDED, SPECIAL_TOKENS, PIECES, "*.spm", "*vocab.json", "README.md"),
+    *(TOKENIZER, ADDED, SPECIAL_TOKENS, FAST, PIECES, "*.spm", "*vocab.json", "README.md"),
 )
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
 SHOWN_CODES = 5  # of those of a multilingual model
@@ -90,13 +90,11 @@ def import_model(
         imported = dataclasses.replace(
             model.imported,
             source=_name(path),
-            sha256=_digest_all(model.shards or [model.weights]),
+            sha256=digest(model.weights, *model.shards),
             language_tags=model.source.tags or model.imported.language_tags,
         )
-        config = _make_config(model, imported, source, target)
-        config = dataclasses.replace(
-            config, source_language=source_language, target_language=target_language
-        )
+        languages = {"source_language": source_language, "target_language": target_language}
+        config = dataclasses.replace(_make_config(model, imported, source, target), **languages)
         config.find_languages()  # raises if one is unknown
         translator = _make_translator(model, config, source, target)
     with creating(output) as temporary:
@@ -205,12 +203,6 @@ def _download(name):
         raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
 
 
-def _digest_all(paths):
-    """The fingerprint of a file, or that of the fingerprints of several."""
-    digests = [digest(path) for path in paths]
-    return digests[0] if not digests[1:] else hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
 def _name(path):
     name = os.path.normpath(os.fspath(path))
     if not os.path.exists(path):
@@ -264,8 +256,8 @@ def _report(config, num_source_ids, num_target_ids, notes):
         f"{num_target_ids:,} ids; default search: beam {imported.beam_size}, length penalty "
         f"{imported.length_penalty:g}",
     ]
-    if languages := config.find_languages():
-        codes = [*languages.tokens]
+    languages = config.find_languages()
+    if codes := [*languages.tokens]:
         shown = ", ".join(codes[:SHOWN_CODES]) + ", …" * (len(codes) > SHOWN_CODES)
         options = " and ".join(f"--{side}-language" for side in languages.sides)
         lines.append(f"{len(codes):,} languages, chosen by {options}: {shown}")

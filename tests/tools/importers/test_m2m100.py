@@ -105,7 +105,7 @@ REFUSED = [
     (
         "tokenizer_config.json",
         {"added_tokens_decoder": {"99": {"content": "deu_Latn"}}},
-        "added tokens must have the ids from 91 on, received [99]",
+        "must number added tokens from 91, the size of the vocabulary, received {99: ",
     ),
 ]
 
