@@ -49,12 +49,17 @@ class Languages:
     @property
     def sides(self) -> tuple[str, ...]:
         """The sides whose language is chosen: both, the target alone, or none."""
-        return () if not self.tokens else SIDES if self.is_forced else SIDES[1:]
+        return () if not self.tokens else SIDES if self.num_forced else SIDES[1:]
 
     @property
-    def is_forced(self) -> bool:
-        """Whether the target begins with the token of its language."""
-        return self.order != TARGET_TEXT
+    def num_forced(self) -> int:
+        """The number of tokens that targets begin with: 1, that of their language, or 0."""
+        return int(self.order != TARGET_TEXT)
+
+    @property
+    def examples(self) -> str:
+        """Some codes, for messages."""
+        return ", ".join([*self.tokens][:SHOWN])
 
     @property
     def inputs(self) -> list[str]:
@@ -88,23 +93,23 @@ class Languages:
             ValueError: If a language is missing, unknown, fixed, or not one for each text.
         """
         columns = {}
-        for side, codes in zip(SIDES, (source_language, target_language), strict=True):
-            name = f"{side}_language"
-            codes = getattr(self, side) if codes is None else codes
-            if codes is None:
-                if side in self.sides:
+        for side, given in zip(SIDES, (source_language, target_language), strict=True):
+            name, codes = f"{side}_language", getattr(self, side) if given is None else given
+            if codes is not None:
+                codes = [codes] * count if isinstance(codes, str) else list(codes)
+                if len(codes) != count:
                     raise ValueError(
-                        f"The model has {len(self.tokens):,} languages: give the {name}, such as "
-                        f"{self._list_some()}."
+                        f"Expected one {name}, or one for each of {count} texts, received "
+                        f"{len(codes)}."
                     )
-                continue
-            columns[name] = [codes] * count if isinstance(codes, str) else list(codes)
-            if len(columns[name]) != count:
+                for code in dict.fromkeys(codes):
+                    self._check(side, code)
+                columns[name] = codes
+            elif side in self.sides:
                 raise ValueError(
-                    f"Expected one {name}, or one for each of {count} texts, received {len(codes)}."
+                    f"The model has {len(self.tokens):,} languages: give the {name}, such as "
+                    f"{self.examples}."
                 )
-            for code in {codes} if isinstance(codes, str) else {*codes}:
-                self._check(side, code)
         return {name: columns[name] for name in self.inputs}
 
     def beginnings(self) -> tuple[list[str], list[str]]:
@@ -118,7 +123,7 @@ class Languages:
                 "Models whose sources end with the token of their language cannot be trained: use "
                 "one whose tokenizer has legacy_behaviour false."
             )
-        if not self.is_forced:  # sources may have their tokens already
+        if not self.num_forced:  # sources may have their tokens already
             return [self.tokens[self.target]] if self.target else [], []
         source, target = ([self.tokens[code]] for (code,) in self.columns(1).values())
         return source, target
@@ -147,8 +152,5 @@ class Languages:
             near = difflib.get_close_matches(str(code), self.tokens, SHOWN, 0.4)
             raise ValueError(
                 f"The model has no {side}_language {code!r:.40}: choose from its "
-                f"{len(self.tokens):,}, such as {', '.join(near) or self._list_some()}."
+                f"{len(self.tokens):,}, such as {', '.join(near) or self.examples}."
             )
-
-    def _list_some(self):
-        return ", ".join([*self.tokens][:SHOWN])

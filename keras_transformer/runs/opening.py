@@ -181,7 +181,7 @@ class SentenceTranslator:
     """
 
     def __init__(self, opened: Opened, n_best: int | None = None, prefixes: bool = False) -> None:
-        if opened.languages.is_forced or opened.run is None:
+        if opened.languages.num_forced or opened.run is None:
             opened.languages.columns(0)  # raises if one is missing
         self._model: Any = opened.model
         self._search = opened.search

@@ -90,15 +90,16 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     has_checkpoint = resume and run.read_state() is not None
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
+    languages = config.find_languages()
+    languages.beginnings()  # raises if one is missing
     if config.corpus:
-        _check_corpora(config)
+        _check_corpora(config, bool(languages.num_forced))
     if not resume:
         _check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
     if not has_checkpoint:
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
     _check_texts(config)
-    _check_languages(config)
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 
@@ -150,18 +151,6 @@ def _check_texts(config: TrainConfig) -> None:
                     f"{path} is too large to be read into memory: prepare it with "
                     "keras-transformer prepare, and give the result by --corpus."
                 )
-
-
-def _check_languages(config: TrainConfig) -> None:
-    """Raises if the languages of a model of several are missing, or those of a corpus."""
-    languages = config.find_languages()
-    languages.beginnings()  # raises if one is missing
-    for path, _ in parse_corpora(config.corpus):
-        if languages.is_forced and not read_manifest(path)["options"].get("target_language"):
-            raise ValueError(
-                f"{path} was prepared without languages: prepare it with --source-language and "
-                "--target-language."
-            )
 
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
@@ -217,7 +206,7 @@ def vocabulary_options(path: Path) -> dict[str, Any]:
     return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
 
 
-def _check_corpora(config):
+def _check_corpora(config, have_languages):
     """Raises if prepared corpora do not fit the training or each other, by their manifests."""
     first, *others = [path for path, _ in parse_corpora(config.corpus)]
     manifest = read_manifest(first)
@@ -226,7 +215,12 @@ def _check_corpora(config):
         if old != new:
             raise ValueError(f"{name} must be {old!r} for the corpus {first}, received {new!r}.")
     vocabularies = _vocabulary_checksums(manifest)
-    for path in others:
+    for path in (first, *others):
+        if have_languages and not read_manifest(path)["options"].get("target_language"):
+            raise ValueError(
+                f"{path} was prepared without languages: prepare it with --source-language and "
+                "--target-language."
+            )
         if _vocabulary_checksums(read_manifest(path)) != vocabularies:
             raise ValueError(
                 f"{path} was prepared with other vocabularies than {first}: prepare it with "

@@ -15,7 +15,7 @@ from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
-from keras_transformer.translation.text_model import make_valid
+from keras_transformer.translation.text_model import attention_to_source, make_valid
 from keras_transformer.translation.translator import Translator
 
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
@@ -172,11 +172,14 @@ class ServedTranslator(tf.Module):
 
     def _attention(self, text, languages):
         translator = self._translator
+        model = translator.model
         source, empty = translator.read_source(text, languages)
         tokens, texts, _, _ = translator.translate_ids(source, empty, languages=languages)
         tokens = tokens[:, 0]
-        layers, heads = (translator.default_layer,), range(translator.model.num_heads)
-        attention = translator.attention_to_source(source, tokens, layers, heads, languages)
+        layers, heads = (translator.default_layer,), range(model.num_heads)
+        inputs = translator.begin_target(tokens, languages)
+        attention = attention_to_source(model, source, inputs, layers, heads)
+        attention = attention[:, translator.languages.num_forced :]
         filled = tf.logical_not(empty)[:, tf.newaxis]  # an empty row has no tokens
         in_source, in_target = (tf.not_equal(ids, PAD) & filled for ids in (source, tokens))
         cells = in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis]

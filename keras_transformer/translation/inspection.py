@@ -84,7 +84,7 @@ def token_probabilities(
         raise ValueError(f"number must be from 1 to {size}, the vocabulary, received {number}.")
     source_ids, target_ids = _read(translator, source, target, languages)
     logits, _ = all_attention(translator.model, source_ids, target_ids)
-    logits, target_ids = (x[:, translator.num_forced :] for x in (logits, target_ids))
+    logits, target_ids = (x[:, translator.languages.num_forced :] for x in (logits, target_ids))
     taken, ids, best = rank_tokens(logits, target_ids, number)
     tokenizer = translator.target_tokenizer
     pieces = np.reshape(_pieces(tokenizer, tf.reshape(ids[0], [-1])), ids.shape[1:]).tolist()

@@ -22,7 +22,7 @@ from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.saved import find_tokens
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
 from keras_transformer.translation.sentences import LEAST_LOG_PROB, as_bytes
-from keras_transformer.utils import SearchOutputs, Tensor
+from keras_transformer.utils import SearchOutputs, Tensor, Texts
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -100,11 +100,6 @@ class TextModel(tf.Module):
             *map(tf.convert_to_tensor, values, [spec.dtype for spec in inputs]), **options
         )
 
-    @property
-    def num_forced(self) -> int:
-        """The number of tokens that targets begin with: 1, that of their language, or 0."""
-        return int(self.languages.is_forced)
-
     @functools.cached_property
     def language_ids(self) -> dict[str, int]:
         """The ids of the tokens of languages, by their codes; the same on both sides."""
@@ -113,27 +108,21 @@ class TextModel(tf.Module):
         return dict(zip(codes, find_tokens(model.model, tokens), strict=True))
 
     def language_rows(
-        self,
-        texts: Sequence[str | bytes],
-        source_language: Language = None,
-        target_language: Language = None,
+        self, texts: Texts, source_language: Language = None, target_language: Language = None
     ) -> np.ndarray:
         """The ids of the tokens of the languages of texts, see `LANGUAGES`.
 
         Raises:
             ValueError: If a language is missing or unknown, or the model has none.
         """
-        languages, given = self.languages, (source_language, target_language)
-        tags = tuple(token.encode() for token in languages.tokens.values())
-        starts = (text.lstrip() for text in as_bytes(texts))
-        has_choice = languages.is_forced or any((*given, languages.target))
-        if not has_choice and all(start.startswith(tags) for start in starts if start):
-            columns = {}  # the texts choose it themselves
-        else:
-            columns = languages.columns(len(texts), *given)
-        if not columns:
-            return np.full([len(texts), 2], PAD, np.int32)
-        ids = [[self.language_ids[code] for code in codes] for codes in columns.values()]
+        languages, rows = self.languages, as_bytes(texts)
+        if not (languages.num_forced or source_language or target_language or languages.target):
+            tags = tuple(token.encode() for token in languages.tokens.values())
+            starts = (row.lstrip() for row in rows)
+            if not tags or all(start.startswith(tags) for start in starts if start):
+                return np.full([len(rows), 2], PAD, np.int32)  # the texts choose it themselves
+        columns = languages.columns(len(rows), source_language, target_language).values()
+        ids = [[self.language_ids[code] for code in codes] for codes in columns]
         return np.array([ids[0], ids[-1]], np.int32).T
 
     def truncate_and_pad(
@@ -165,7 +154,7 @@ class TextModel(tf.Module):
 
     def begin_target(self, target: Tensor, languages: Tensor | None = None) -> Tensor:
         """Target ids `(B, T)`, and before them the token of their language, if they have one."""
-        if languages is None or not self.num_forced:
+        if languages is None or not self.languages.num_forced:
             return target
         return tf.concat([languages[:, 1:], target], axis=1)
 
@@ -210,13 +199,14 @@ class TextModel(tf.Module):
             Tokens `(B, N, T)`, without that one; and texts, log-probabilities and scores, see
             `Hypothesis`, each `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
+        num_forced = self.languages.num_forced
 
         def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
             # The token of a language takes a step of its own.
-            longest, count = self.length_limit(search) + self.num_forced, tf.shape(source)[0]
+            longest, count = self.length_limit(search) + num_forced, tf.shape(source)[0]
             step = self.model.make_step("xla" if xla else "graph")
             state = self.model.initial_state(source, longest if xla else None)
-            if self.num_forced:
+            if num_forced:
                 step, state = begin_with(step, state, languages[:, 1])
                 if prefix is not None:
                     prefix = tf.pad(prefix, [[0, 0], [1, 0]], constant_values=PAD)
@@ -231,11 +221,11 @@ class TextModel(tf.Module):
                 return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
             return search_tokens(*arguments, search, prefix, seeds)
 
-        if not self.num_forced:
+        if not num_forced:
             rows.pop("languages", None)  # they are in the source
         search_all = search_by_xla if xla else search_in_slices
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
-        tokens = tokens[..., self.num_forced :]
+        tokens = tokens[..., num_forced:]
         score = log_prob
         if search.beam_size > 1:
             score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
@@ -258,7 +248,7 @@ class TextModel(tf.Module):
         """Natural-log probabilities `(B,)` of target ids `(B, T)`, END included; and lengths."""
         source, empty = self.read_source(text, languages)
         logits = self.model((source, decoder_input(self.begin_target(target, languages))))
-        logits = self.model.suppress(logits[:, self.num_forced :])
+        logits = self.model.suppress(logits[:, self.languages.num_forced :])
         gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
         values = tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
@@ -280,34 +270,35 @@ class TextModel(tf.Module):
         Positions at END, at padding, and in rows without a source token are meaningless.
         """
         source, _ = self.read_source(text, languages)
-        mean = self.attention_to_source(source, target, layers, heads, languages)
+        inputs = self.begin_target(target, languages)
+        mean = attention_to_source(self.model, source, inputs, layers, heads)
+        mean = mean[:, self.languages.num_forced :]
         readable = tf.reduce_all([source != PAD, source != END, source != languages[:, :1]], axis=0)
         mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
         chosen = tf.argmax(mean, axis=-1, output_type=tf.int32)
         numbers = tf.cumsum(tf.cast(readable, tf.int32), axis=1) - 1  # without those before them
         return tf.where(readable, source, PAD), tf.gather(numbers, chosen, batch_dims=1)
 
-    def attention_to_source(
-        self,
-        source: Tensor,
-        target: Tensor,
-        layers: Sequence[int],
-        heads: Sequence[int],
-        languages: Tensor | None = None,
-    ) -> Tensor:
-        """The cross-attention `(B, T, S)` of target tokens while they are predicted.
-
-        It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids
-        are int32 `(B, S)` and `(B, T)`, padded.
-        """
-        inputs = decoder_input(self.begin_target(target, languages))
-        _, scores = self.model((source, inputs), return_attention_scores=True)
-        chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
-        return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])[:, self.num_forced :]
-
     def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
+
+
+def attention_to_source(
+    model: "Transformer",
+    source: Tensor,
+    target: Tensor,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> Tensor:
+    """The cross-attention `(B, T, S)` of target tokens while they are predicted.
+
+    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids are
+    int32 `(B, S)` and `(B, T)`, padded.
+    """
+    _, scores = model((source, decoder_input(target)), return_attention_scores=True)
+    chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
+    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
 
 
 def begin_with_languages(tokenizers: Sequence[Any], languages: Languages) -> tuple[Any, Any]:

@@ -298,7 +298,7 @@ def _inspect(text, prefix, k, languages, translator):
     )
     tokens, to_pieces = tokens[:, 0], translator.target_tokenizer.pieces
     # The token of a language is input, and nothing that the model has chosen.
-    first, inputs = translator.num_forced, translator.begin_target(tokens, languages)
+    first, inputs = translator.languages.num_forced, translator.begin_target(tokens, languages)
     logits, attention = all_attention(translator.model, source, inputs)
     attention |= {kind: attention[kind][..., first:, :] for kind in ("decoder", "cross")}
     log_probs, best_ids, best_log_probs = rank_tokens(logits[:, first:], tokens, k)

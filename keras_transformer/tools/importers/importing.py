@@ -41,7 +41,6 @@ HUB_FILES = (
     *(TOKENIZER, ADDED, SPECIAL_TOKENS, FAST, PIECES, "*.spm", "*vocab.json", "README.md"),
 )
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
-SHOWN_CODES = 5  # of those of a multilingual model
 
 
 def import_model(
@@ -117,7 +116,14 @@ def read_source(
         )
     try:
         if CONFIG in names:
-            return _read_hugging_face(folder)
+            kind = read_json(os.path.join(folder, CONFIG)).get("model_type")
+            if kind not in READERS:
+                raise ValueError(
+                    f"{folder}: the model is of the type {kind!r:.40}; only "
+                    f"{' and '.join(READERS)} are imported, such as Helsinki-NLP/opus-mt-en-de and "
+                    "facebook/m2m100_418M."
+                )
+            return READERS[kind](folder)
         if any(name.endswith(".npz") for name in names):
             return read_marian(folder)
         if DESCRIPTION in names:
@@ -132,17 +138,6 @@ def read_source(
         f"OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder of such a "
         "model."
     )
-
-
-def _read_hugging_face(folder):
-    """Reads a folder with config.json by the type of the model."""
-    path = os.path.join(folder, CONFIG)
-    if (kind := read_json(path).get("model_type")) not in READERS:
-        raise ValueError(
-            f"{path}: the model is of the type {kind!r:.40}; only {' and '.join(READERS)} are "
-            "imported, such as Helsinki-NLP/opus-mt-en-de and facebook/m2m100_418M."
-        )
-    return READERS[kind](folder)
 
 
 # --- folders, zips, the Hub ---
@@ -257,8 +252,8 @@ def _report(config, num_source_ids, num_target_ids, notes):
         f"{imported.length_penalty:g}",
     ]
     languages = config.find_languages()
-    if codes := [*languages.tokens]:
-        shown = ", ".join(codes[:SHOWN_CODES]) + ", …" * (len(codes) > SHOWN_CODES)
+    if languages.sides:
         options = " and ".join(f"--{side}-language" for side in languages.sides)
-        lines.append(f"{len(codes):,} languages, chosen by {options}: {shown}")
+        count = len(languages.tokens)
+        lines.append(f"{count:,} languages, chosen by {options}, such as {languages.examples}")
     print(*lines, *(f"note: {note}" for note in notes), sep="\n", file=sys.stderr)
