@@ -162,7 +162,7 @@ def make_inputs(
         "seed": list(range(rows)),
         "ids": ids,
     }
-    part = (card or {}).get("languages", {"codes": [], "inputs": []})
+    part = {"codes": [], "inputs": []} | (card or {}).get("languages", {})
     codes = [*part["codes"][:1], *part["codes"][-1:], "?"]
     values |= {key: [codes[row % len(codes)] for row in range(rows)] for key in part["inputs"]}
     return {key: values[key] for key in SIGNATURES[name].inputs_with(values)}

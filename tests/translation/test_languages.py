@@ -123,6 +123,15 @@ def test_bad_languages(codes, message, translator):
         translator.translate(TEXTS, **codes)
 
 
+def test_graphs_take_the_default_languages(nllb, translator):
+    with pytest.raises(ValueError, match="4 languages: give the source_language"):
+        translator.serve(TEXTS)
+    fixed = kt.load(nllb)
+    fixed.languages = translator.languages.choose(*CODES.values())
+    expected = translator.translate(TEXTS, search=kt.SearchConfig(), **CODES)
+    assert [text.decode() for text in fixed.serve(TEXTS)["text"].numpy()] == expected
+
+
 def test_a_model_without_languages(trained_run):
     refused(["translate", trained_run, "--target-language", "de"], "no languages to choose from")
 
@@ -175,7 +184,9 @@ def test_an_export_of_one_pair_needs_no_language(nllb, tmp_path, translator):
     assert (card["inputs"], card["target_language"]) == ([], "deu_Latn")
     done = run("translate", tmp_path / "export", stdin=text)
     assert done.stdout.decode().splitlines() == greedy
-    refused(
-        ["translate", tmp_path / "export", "--target-language", "fra_Latn"],
-        "has the target_language 'deu_Latn', received 'fra_Latn'",
-    )
+    message = "has the target_language 'deu_Latn', received 'fra_Latn'"
+    refused(["translate", tmp_path / "export", "--target-language", "fra_Latn"], message)
+    exported = ExportedTranslator(tmp_path / "export")
+    for translate in (exported.translate, kt.load_saved_model(tmp_path / "export")):
+        with pytest.raises(ValueError, match=message):
+            translate(TEXTS, target_language="fra_Latn")

@@ -1,7 +1,9 @@
 """M2M100 and NLLB models compute what transformers computes; and which are refused."""
 
+import dataclasses
 import json
 import shutil
+from fnmatch import fnmatch
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_transformer as kt
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs.training_data import check_training
-from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.importing import HUB_FILES, read_source
 from keras_transformer.translation.text_model import begin_with_languages
 from tests.support.parity import M2M100, SEARCHES
 from tests.tools.importers.conftest import Imported, assert_equal, edit, weights_of
@@ -50,6 +52,11 @@ def test_what_transformers_computes(name, tmp_path):
         # The forced token has the probability 1, but counts as one of the length.
         lengths = [1 + len(row) if options.beam_size > 1 else 1 for row in ours]
         np.testing.assert_allclose(score[:, 0], log_prob[:, 0] / lengths, rtol=1e-5)
+
+
+def test_what_is_downloaded():
+    names = {path.name for path in (M2M100 / "nllb").iterdir()} - {"answers.json"}
+    assert {name for name in names if any(fnmatch(name, kind) for kind in HUB_FILES)} == names
 
 
 def test_what_is_imported(tmp_path, capsys):
@@ -153,3 +160,6 @@ def test_a_training_names_its_languages(tmp_path):
     ]
     assert [row[0].decode() for row in ids] == [*both.values()]
     assert languages.num_forced == 1
+    legacy = dataclasses.replace(languages, order="text source").choose(*both.values())
+    with pytest.raises(ValueError, match="sources end with the token of their language cannot be"):
+        legacy.beginnings()  # which trainings and prepare call
