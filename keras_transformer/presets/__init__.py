@@ -362,9 +362,7 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
-    source_language: str | None = option(
-        None, "that of a model of several languages; none: each request has its own"
-    )
+    source_language: str | None = option(None, "of a model of several; none: that of each request")
     target_language: str | None = option(None, "likewise")
 
     def __post_init__(self) -> None:

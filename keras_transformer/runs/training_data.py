@@ -359,8 +359,7 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
     origin = config.vocabularies and Run(config.vocabularies)
     imported = origin.read_config().imported if origin and origin.has(CONFIG) else None
-    languages = Languages.of_import(imported)
-    languages = languages.choose(config.source_language, config.target_language)
+    languages = Languages.of_import(imported).choose(config.source_language, config.target_language)
     prepare_corpus(config, output, processes, languages.beginnings())
 
 
