@@ -231,14 +231,7 @@ class Translator(TextModel):
             batch = [[rows[i] for i in numbers], seeds[chosen], languages[numbers]]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
-            outputs = (tensor.numpy() for tensor in translate_batch(*batch))
-            return [
-                [
-                    Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
-                    for text, log_prob, score in zip(*row, strict=True)
-                ]
-                for row in zip(*outputs, strict=True)
-            ]
+            return _list_hypotheses(*translate_batch(*batch))
 
         lengths = [len(row) for row in rows for _ in range(draws)]
         found = in_threads(run, lengths, batch_size // search.beam_size)
@@ -394,6 +387,15 @@ class Translator(TextModel):
             languages = tf.tile(self.language_rows([""], *languages), [tf.size(rows), 1])
             found = self.translate_batch(rows, seeds, languages, prefixes, search)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
+
+
+def _list_hypotheses(*outputs):
+    """The hypotheses of each text, from texts, log-probabilities and scores `(B, N)`."""
+    columns = (tensor.numpy().tolist() for tensor in outputs)
+    return [
+        [Hypothesis(text.decode(), *numbers) for text, *numbers in zip(*row, strict=True)]
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def in_threads(
