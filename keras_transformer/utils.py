@@ -262,10 +262,13 @@ def describe_corruption(path: Path | None, error: object) -> str:
 # --- checksums, which detect corruption; they are not signatures ---
 
 
-def digest(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def digest(*paths: Path) -> str:
+    """Returns the SHA-256 of a file, or of several as if they were one, in hexadecimal digits."""
+    total = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            hashlib.file_digest(file, lambda: total)
+    return total.hexdigest()
 
 
 def describe_files(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:

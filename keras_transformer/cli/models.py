@@ -4,14 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from keras_transformer.cli.text import (
-    Ops,
-    Precision,
-    SourceLanguage,
-    TargetLanguage,
-    open_run,
-    set_threads,
-)
+from keras_transformer.cli.text import Language, Ops, Precision, open_run, set_threads
 from keras_transformer.presets import ExportConfig
 
 if TYPE_CHECKING:
@@ -114,8 +107,8 @@ def attention(
     ] = "cross",
     layers: Annotated[tuple[int, ...], "layers to draw, from 1; default: all"] = (),
     heads: Annotated[tuple[int, ...], "heads to draw, from 1; default: all"] = (),
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
     precision: Precision = None,
 ) -> None:
     """Draw the attention weights of a translation: rows are queries, columns are keys."""
@@ -143,8 +136,8 @@ def explore(
     /,
     port: Annotated[int, "port to listen on; 0: any free port"] = 0,
     no_browser: Annotated[bool, "print the address only, without opening a browser"] = False,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
 ) -> None:
     """Open a local web page that shows how a model translates a sentence.
 

@@ -28,10 +28,7 @@ Precision = Annotated[
     "dtype policy of a run: float32, mixed_bfloat16, mixed_float16, or auto for the faster one; if "
     "unset, that of the training, or float32 if that is as fast",
 ]
-SourceLanguage = Annotated[
-    str | None, "language of all sources, of a model that translates between several"
-]
-TargetLanguage = Annotated[str | None, "language of all translations, likewise"]
+Language = Annotated[str | None, "code, for a model that translates between several languages"]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
@@ -50,8 +47,8 @@ def translate(
     output_field: Annotated[
         str | None, "new member with the translation; default: translation"
     ] = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
     precision: Precision = None,
     resume: Annotated[
         str | None, "output file to complete, with the same input and options, or to create"
@@ -76,8 +73,7 @@ def translate(
     """
     from keras_transformer.runs.opening import Opened, SentenceTranslator
 
-    languages = source_language, target_language
-    opened = Opened(path, options, precision, allow_ops, *languages)
+    opened = Opened(path, options, precision, allow_ops, source_language, target_language)
     check_n_best(n_best, opened.search)
     rows = make_rows(format, field, output_field, n_best)
     lines = _open_stdin()
@@ -165,8 +161,8 @@ def evaluate(
     n_bootstrap: Annotated[int, "bootstrap samples for 95 % intervals; 0: none"] = 1000,
     worst: Annotated[int, "wrong translations to print, worst first"] = 0,
     json: Annotated[bool, "print the scores as one JSON object"] = False,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
     precision: Precision = None,
     allow_ops: Ops = (),
     *,
@@ -182,12 +178,8 @@ def evaluate(
     from keras_transformer.runs.opening import Opened, SentenceTranslator
 
     paths = [path] if compare is None else [path, compare]
-    systems = [
-        read_lines(one)
-        if os.path.isfile(one)
-        else Opened(one, options, precision, allow_ops, source_language, target_language)
-        for one in paths
-    ]
+    how = options, precision, allow_ops, source_language, target_language
+    systems = [read_lines(one) if os.path.isfile(one) else Opened(one, *how) for one in paths]
     models = [system for system in systems if isinstance(system, Opened)]
     if (options or precision) and not models:
         raise ValueError(
@@ -274,8 +266,8 @@ def score(
     /,
     source: Source,
     target: Target = None,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
     precision: Precision = None,
     allow_ops: Ops = (),
 ) -> None:
@@ -306,8 +298,8 @@ def align(
     ] = (),
     heads: Annotated[tuple[int, ...], "their heads, from 1; default: all"] = (),
     tokens: Annotated[bool, "print the tokens as well: source ||| target ||| pairs"] = False,
-    source_language: SourceLanguage = None,
-    target_language: TargetLanguage = None,
+    source_language: Language = None,
+    target_language: Language = None,
     precision: Precision = None,
 ) -> None:
     """Print word alignments from cross-attention, as pairs source-target of positions from 0."""
@@ -324,16 +316,11 @@ def align(
         print(*([" ".join(pieces), " ".join(target_pieces)] if tokens else []), pairs, sep=" ||| ")
 
 
-def open_run(
-    path: str,
-    precision: str | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
-) -> "Opened":
+def open_run(path: str, precision: str | None, *languages: str | None) -> "Opened":
     """Opens a run for what needs its layers."""
     from keras_transformer.runs.opening import Opened
 
-    opened = Opened(path, None, precision, (), source_language, target_language)
+    opened = Opened(path, None, precision, (), *languages)
     if opened.run is None:
         raise ValueError(f"{path} is a SavedModel: give the run directory it was exported from.")
     return opened

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from keras_transformer.cli.text import Language
 from keras_transformer.presets import PRESETS, PrepareConfig, TrainConfig, change, get_preset
 from keras_transformer.utils import check_stdout
 
@@ -152,20 +153,18 @@ def import_(
     /,
     num_heads: Annotated[int | None, "heads, for models outside of OpenNMT-tf's catalog"] = None,
     activation: Annotated[str | None, "their activation, relu or silu; if unset: relu"] = None,
-    source_language: Annotated[
-        str | None, "language that a model of several translates from by default"
-    ] = None,
-    target_language: Annotated[str | None, "language that it translates into by default"] = None,
+    source_language: Language = None,
+    target_language: Language = None,
 ) -> None:
     """Import a model of OPUS-MT (Marian), M2M100, NLLB or OpenNMT-tf as a run for all commands.
 
     Nothing in its files is executed. Its beam size and length penalty become the defaults of
-    translate, evaluate and export.
+    translate, evaluate and export, and so do the languages that are given.
     """
     from keras_transformer.tools.importers.importing import import_model
 
-    languages = source_language, target_language
-    print(import_model(path, output, num_heads, activation, *languages))
+    how = num_heads, activation, source_language, target_language
+    print(import_model(path, output, *how))
 
 
 def average(

@@ -30,7 +30,6 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import PrepareConfig
-from keras_transformer.presets.languages import Languages
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.utils import (
@@ -172,9 +171,9 @@ def prepare_corpus(
     config: PrepareConfig,
     output: Path,
     processes: int | None = None,
-    languages: Languages | None = None,
+    beginnings: Sequence[Sequence[str]] = ((), ()),
 ) -> None:
-    """Writes a prepared corpus, with the tokens of languages; see `keras_transformer.prepare`."""
+    """Writes a prepared corpus; see `keras_transformer.prepare` and `Languages.beginnings`."""
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
     valid = text.valid
@@ -188,7 +187,7 @@ def prepare_corpus(
         writer = CorpusWriter(folder, options, {"train": train, "valid": fingerprint(valid)})
         models = _make_vocabularies(config, text)
         writer.add_texts(models, valid)
-        targets = _write_shards(writer, models, text, config, processes, languages)
+        targets = _write_shards(writer, models, text, config, processes, beginnings)
         writer.manifest["lost"] = lost = saved.describe_lost(models[1], targets)
         writer.finish(is_sampled=config.subword_sampling > 0)
     if lost:
@@ -212,7 +211,7 @@ def _make_vocabularies(config, text):
     return learn_vocabularies(read, config, config.joint_vocabulary)
 
 
-def _write_shards(writer, models, text, config, processes, languages):
+def _write_shards(writer, models, text, config, processes, beginnings):
     """Tokenizes and writes the pairs; returns up to 10,000 targets, evenly spaced."""
     targets: list[str] = []
 
@@ -222,16 +221,14 @@ def _write_shards(writer, models, text, config, processes, languages):
 
     blocks = map(collect_targets, text.blocks())
     repeated = (block for block in blocks for _ in range(config.samples))
-    firsts = saved.find_beginnings(models[0], languages)
-    encoders = [
-        saved.make_encoder(model, config.subword_sampling, first)
-        for model, first in zip(models, firsts, strict=True)
-    ]
+    encoders = [saved.make_encoder(model, config.subword_sampling) for model in models]
+    firsts = list(map(saved.find_tokens, models, beginnings))
     dtype = np.min_scalar_type(max(size for _, size in encoders) - 1)
 
     def encode(block):
-        sides = (encode(lines) for lines, (encode, _) in zip(block, encoders, strict=True))
-        return [(ids.astype(dtype), lengths) for ids, lengths in sides]
+        sides = zip(block, encoders, firsts, strict=True)
+        found = [_begin(first, *encode(lines)) for lines, (encode, _), first in sides]
+        return [(ids.astype(dtype), lengths) for ids, lengths in found]
 
     encoded = _map_in_threads(encode, repeated, processes)
     done, total = 0, len(text) * config.samples
@@ -244,6 +241,12 @@ def _write_shards(writer, models, text, config, processes, languages):
             "prepare it again."
         )
     return targets[: saved.MAX_LINES]
+
+
+def _begin(first, ids, lengths):
+    """Puts the ids `first` before those of each line."""
+    starts = np.repeat(np.cumsum(lengths) - lengths, len(first))
+    return np.insert(ids, starts, np.tile(first, len(lengths))), lengths + len(first)
 
 
 def _map_in_threads(function, items, threads):

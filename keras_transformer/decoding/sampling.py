@@ -244,13 +244,9 @@ def begin_with(step: Step, state: State, tokens: Tensor) -> tuple[Step, State]:
     def begin(ids, position, state):
         inner, tokens = state
         logits, inner = step(ids, position, inner)
-
-        def require():
-            required = tf.equal(tokens[:, tf.newaxis], tf.range(logits.shape[-1]))
-            return tf.where(required, tf.zeros([], logits.dtype), tf.cast(NEVER, logits.dtype))
-
-        logits = tf.switch_case(tf.minimum(position, 1), [require, lambda: logits])
-        return logits, (inner, tokens)
+        least = tf.cast(NEVER, logits.dtype)
+        only = functools.partial(tf.one_hot, tokens, logits.shape[-1], 0, least, dtype=logits.dtype)
+        return tf.switch_case(tf.minimum(position, 1), [only, lambda: logits]), (inner, tokens)
 
     return begin, (state, tokens)
 

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.presets.languages import Languages, find_languages
+from keras_transformer.presets.languages import Languages
 from keras_transformer.presets.options import (
     ABOVE_0,
     COUNT,
@@ -86,6 +86,8 @@ class TrainConfig:
         section="fine-tuning",
     )
     freeze: tuple[str, ...] = option((), "parts not to train", FREEZABLE)
+    source_language: str | None = option(None, "that of a model of several languages")
+    target_language: str | None = option(None, "likewise")
 
     model: ModelConfig = dataclasses.field(
         default_factory=ModelConfig, metadata={"help": "architecture", "section": "model"}
@@ -141,10 +143,6 @@ class TrainConfig:
     )
 
     # Not options of the command line; the latter was one of earlier versions.
-    source_language: str | None = option(
-        None, "language of the sources, of a model that translates between several"
-    )
-    target_language: str | None = option(None, "language of the translations, likewise")
     imported: Imported | None = option(None, "origin", section="imported model", hidden=True)
     subword_sampling: float = option(0.0, "alpha of subword sampling in training", hidden=True)
 
@@ -185,9 +183,10 @@ class TrainConfig:
                 "--freeze source-embeddings would also freeze the softmax: share_embeddings=all."
             )
 
-    def find_languages(self) -> Languages | None:
-        """Returns the languages of a model that translates between several, else None."""
-        return find_languages(self.imported, self.source_language, self.target_language)
+    def find_languages(self) -> Languages:
+        """Returns the languages that the model translates between."""
+        languages = Languages.of_import(self.imported)
+        return languages.choose(self.source_language, self.target_language)
 
     @property
     def is_imported(self) -> bool:
@@ -230,6 +229,8 @@ class PrepareConfig:
     valid_source: str | None = _copy_train_field("valid_source")
     valid_target: str | None = _copy_train_field("valid_target")
     valid_fraction: float | None = _copy_train_field("valid_fraction")
+    source_language: str | None = _copy_train_field("source_language")
+    target_language: str | None = _copy_train_field("target_language")
 
     vocabularies: str | None = option(
         None, "run or prepared corpus to reuse; none: learn new ones", section="vocabulary"
@@ -244,8 +245,6 @@ class PrepareConfig:
     lowercase: bool = _copy_train_field("lowercase")
     nfkc: bool = _copy_train_field("nfkc")
     joint_vocabulary: bool = option(True, "one for both sides; share_embeddings=all needs it")
-    source_language: str | None = _copy_train_field("source_language")
-    target_language: str | None = _copy_train_field("target_language")
     subword_sampling: float = option(0.0, "BPE-dropout, or alpha of unigram sampling", SHARE)
     samples: int = option(1, "times to write each pair, each time with new segmentations", COUNT)
     seed: int = option(1, "seed of the sample and of the held-out pairs", SEED)
@@ -363,10 +362,8 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
-    source_language: str | None = option(
-        None, "language of all sources, of a model of several; none: each request has its own"
-    )
-    target_language: str | None = option(None, "language of all translations, likewise")
+    source_language: str | None = option(None, "of a model of several; none: that of each request")
+    target_language: str | None = option(None, "likewise")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from keras_transformer.presets.options import LANGUAGE_ORDERS, Imported
+from keras_transformer.presets.options import SOURCE_TEXT, TARGET_TEXT, TEXT_SOURCE, Imported
 
 Language: TypeAlias = str | Sequence[str] | None  # the code of one for all texts, or one for each
 
@@ -15,142 +15,142 @@ SHOWN = 5  # codes in an error
 
 @dataclasses.dataclass(frozen=True)
 class Languages:
-    """The languages of a model.
+    """The languages of a model or an export; by default of one that has none to choose from.
 
     Attributes:
         tokens: The token of each language by its code, such as `{"de": "__de__"}`.
         order: One of `LANGUAGE_ORDERS`: where the tokens are.
-        source, target: The codes of the two that are translated between, if they are fixed.
-
-    Raises:
-        ValueError: If one of the two is unknown, or of a model that does not choose it.
+        source, target: The codes of the two that are translated between by default.
+        fixed: The sides whose language an export has fixed.
     """
 
-    tokens: dict[str, str]
-    order: str
+    tokens: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    order: str = TARGET_TEXT
     source: str | None = None
     target: str | None = None
+    fixed: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        for side in SIDES:
-            if code := getattr(self, side):
-                self._check(side, code)
+    @classmethod
+    def of_import(cls, imported: Imported | None) -> "Languages":
+        """Returns the languages of an imported model."""
+        if imported is None:
+            return cls()
+        tokens = {tag.strip("_<>"): tag for tag in imported.language_tags}
+        return cls(tokens, imported.language_order)
+
+    @classmethod
+    def of_export(cls, card: Mapping[str, Any]) -> "Languages":
+        """Returns the languages of an export by its card; see `describe`."""
+        part = card.get("languages", {})
+        order = SOURCE_TEXT if "source_language" in part else TARGET_TEXT
+        languages = cls({code: code for code in part.get("codes", ())}, order)
+        return languages.fix(*(part.get(f"{side}_language") for side in SIDES))
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The sides whose language is chosen: both, or the target alone."""
-        return SIDES[1:] if self.order == LANGUAGE_ORDERS[0] else SIDES
+        """The sides whose language is chosen: both, the target alone, or none."""
+        return () if not self.tokens else SIDES if self.num_forced else SIDES[1:]
 
     @property
-    def is_forced(self) -> bool:
-        """Whether the target begins with the token of its language."""
-        return len(self.sides) == 2
+    def num_forced(self) -> int:
+        """The number of tokens that targets begin with: 1, that of their language, or 0."""
+        return int(self.order != TARGET_TEXT)
 
     @property
-    def beginnings(self) -> tuple[list[str], list[str]]:
-        """The codes of the tokens that a source and a target begin with in training."""
-        if not self.is_forced:
-            return [self.target] if self.target else [], []
-        return [str(self.source)], [str(self.target)]
+    def examples(self) -> str:
+        """Some codes, for messages."""
+        return ", ".join([*self.tokens][:SHOWN])
 
-    def pairs(self, source: Language, target: Language, count: int) -> list[tuple[str, ...]]:
-        """Returns the codes of the sides of each of `count` texts; None stands for the fixed ones.
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the languages that are not fixed: inputs of an export."""
+        return [f"{side}_language" for side in self.sides if side not in self.fixed]
+
+    def choose(self, source: str | None = None, target: str | None = None) -> "Languages":
+        """Returns the same languages with other defaults, where they are given.
 
         Raises:
-            ValueError: If one is missing, unknown, or not one for each text.
+            ValueError: If one is unknown, or of a side whose language is not chosen.
         """
-        columns = []
-        for side, codes in zip(SIDES, (source, target), strict=True):
-            if side not in self.sides:
-                if codes is not None:
-                    self._check(side, codes)
-                continue
-            codes = getattr(self, side) if codes is None else codes
-            if codes is None:
-                raise ValueError(
-                    f"The model has {len(self.tokens):,} languages: give the {side}_language, such "
-                    f"as {self._some()}."
-                )
-            codes = [codes] * count if isinstance(codes, str) else list(codes)
-            if len(codes) != count:
-                raise ValueError(
-                    f"Expected one {side}_language, or one for each of {count} texts, received "
-                    f"{len(codes)}."
-                )
-            for code in dict.fromkeys(codes):
+        for side, code in zip(SIDES, (source, target), strict=True):
+            if code is not None:
                 self._check(side, code)
-            columns.append(codes)
-        return list(zip(*columns, strict=True))
+        source, target = source or self.source, target or self.target
+        return dataclasses.replace(self, source=source, target=target)
+
+    def fix(self, source: str | None = None, target: str | None = None) -> "Languages":
+        """Returns those of an export, which fixes the languages that are given or default."""
+        chosen = self.choose(source, target)
+        fixed = tuple(side for side in SIDES if getattr(chosen, side) is not None)
+        return dataclasses.replace(chosen, fixed=fixed)
+
+    def columns(
+        self, count: int, source_language: Language = None, target_language: Language = None
+    ) -> dict[str, list[str]]:
+        """Returns the codes for each of `inputs`, of each of `count` texts.
+
+        Raises:
+            ValueError: If a language is missing, unknown, fixed, or not one for each text.
+        """
+        columns = {}
+        for side, given in zip(SIDES, (source_language, target_language), strict=True):
+            name, codes = f"{side}_language", getattr(self, side) if given is None else given
+            if codes is not None:
+                codes = [codes] * count if isinstance(codes, str) else list(codes)
+                if len(codes) != count:
+                    raise ValueError(
+                        f"Expected one {name}, or one for each of {count} texts, received "
+                        f"{len(codes)}."
+                    )
+                for code in dict.fromkeys(codes):
+                    self._check(side, code)
+                columns[name] = codes
+            elif side in self.sides:
+                raise ValueError(
+                    f"The model has {len(self.tokens):,} languages: give the {name}, such as "
+                    f"{self.examples}."
+                )
+        return {name: columns[name] for name in self.inputs}
+
+    def beginnings(self) -> tuple[list[str], list[str]]:
+        """Returns the tokens that all sources and all targets of a training begin with.
+
+        Raises:
+            ValueError: If a language is missing, or its token does not come first.
+        """
+        if self.order == TEXT_SOURCE:
+            raise ValueError(
+                "Models whose sources end with the token of their language cannot be trained: use "
+                "one whose tokenizer has legacy_behaviour false."
+            )
+        if not self.num_forced:  # sources may have their tokens already
+            return [self.tokens[self.target]] if self.target else [], []
+        source, target = ([self.tokens[code]] for (code,) in self.columns(1).values())
+        return source, target
+
+    def describe(self) -> dict[str, Any]:
+        """Makes a part of an export's card: all codes, the inputs, and which are fixed."""
+        fixed = {f"{side}_language": getattr(self, side) for side in self.sides}
+        return {"codes": [*self.tokens], "inputs": self.inputs, **fixed}
 
     def _check(self, side, code):
+        """Raises if a language cannot be chosen."""
+        if not self.tokens:
+            raise ValueError(
+                f"The model has no languages to choose from, received {code!r:.40}: leave it out."
+            )
         if side not in self.sides:
             raise ValueError(
                 f"The model chooses the target's language only: leave out source_language={code!r}."
+            )
+        if side in self.fixed and code != getattr(self, side):
+            raise ValueError(
+                f"The export has the {side}_language {getattr(self, side)!r}, received "
+                f"{code!r:.40}: leave it out, or give the run directory."
             )
         if code not in self.tokens:
             near = difflib.get_close_matches(str(code), self.tokens, SHOWN, 0.4)
             raise ValueError(
                 f"The model has no {side}_language {code!r:.40}: choose from its "
-                f"{len(self.tokens):,}, such as {', '.join(near) or self._some()}."
+                f"{len(self.tokens):,}, such as {', '.join(near) or self.examples}."
             )
-
-    def _some(self):
-        return ", ".join(list(self.tokens)[:SHOWN])
-
-
-def fix_languages(
-    languages: Languages | None, source: str | None, target: str | None
-) -> Languages | None:
-    """Returns the languages with others to translate between, where these are given."""
-    if languages is None:
-        check_no_languages(source, target)
-        return None
-    source, target = source or languages.source, target or languages.target
-    return dataclasses.replace(languages, source=source, target=target)
-
-
-def find_exported_languages(
-    card: Mapping[str, Any], source: str | None = None, target: str | None = None
-) -> Languages | None:
-    """Returns the languages of an export by its card, between which each request chooses.
-
-    Raises:
-        ValueError: If one is given that the export fixes, or has not.
-    """
-    if (part := card.get("languages")) is None:
-        check_no_languages(source, target)
-        return None
-    fixed = {side: part.get(f"{side}_language") for side in SIDES}
-    for side, code in zip(SIDES, (source, target), strict=True):
-        if code and fixed[side] and code != fixed[side]:
-            raise ValueError(
-                f"The export has the {side}_language {fixed[side]!r}, received {code!r:.40}: leave "
-                "it out, or give the run directory."
-            )
-    order = LANGUAGE_ORDERS["source_language" in part]
-    codes = (source or fixed["source"], target or fixed["target"])
-    return Languages({code: code for code in part["codes"]}, order, *codes)
-
-
-def find_languages(
-    imported: Imported | None, source: str | None = None, target: str | None = None
-) -> Languages | None:
-    """Returns the languages of an imported model; None if it has none.
-
-    `source` and `target` are the codes of those that it translates between.
-    """
-    tags = imported.language_tags if imported else ()
-    if not imported or not tags:
-        check_no_languages(source, target)
-        return None
-    return Languages(
-        {tag.strip("_<>"): tag for tag in tags}, imported.language_order, source, target
-    )
-
-
-def check_no_languages(source: Language, target: Language) -> None:
-    """Raises if a language is given to a model that has none to choose from."""
-    if given := source or target:
-        raise ValueError(
-            f"The model has no languages to choose from, received {given!r:.40}: leave it out."
-        )

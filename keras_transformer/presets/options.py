@@ -31,7 +31,8 @@ EPSILON = 1e-6  # of layer normalization, by default
 
 # The tokens of a source: the target's language and the text, as in OPUS-MT; or its own language and
 # the text, or the text and its own language, and then the target begins with its own, as in NLLB.
-LANGUAGE_ORDERS = "target text", "source text", "text source"
+TARGET_TEXT, SOURCE_TEXT, TEXT_SOURCE = "target text", "source text", "text source"
+LANGUAGE_ORDERS = TARGET_TEXT, SOURCE_TEXT, TEXT_SOURCE
 
 FORMAT = 1  # version of the format of run directories and .keras files
 
@@ -298,11 +299,7 @@ class Imported:
     length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
     max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
     language_tags: tuple[str, ...] = option((), "tokens that choose a language")
-    language_order: str = option(
-        LANGUAGE_ORDERS[0],
-        "a source's tokens: the target's language or its own, before or after the text",
-        LANGUAGE_ORDERS,
-    )
+    language_order: str = option(TARGET_TEXT, "of the tokens of a source", LANGUAGE_ORDERS)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -12,8 +12,8 @@ import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.presets import TrainConfig, resolve_search
-from keras_transformer.presets.languages import find_exported_languages, fix_languages
+from keras_transformer.presets import resolve_search
+from keras_transformer.presets.languages import Languages
 from keras_transformer.presets.options import PRECISIONS, check_value
 from keras_transformer.runs.run import (
     CONFIG,
@@ -84,7 +84,7 @@ class Opened:
     Attributes:
         run: The `Run`; None for an export.
         search: The `SearchConfig`.
-        languages: `Languages` of a model of several, or None.
+        languages: `Languages` of the model.
         card: Dict that describes the model, as the model card of an export does.
     """
 
@@ -107,6 +107,7 @@ class Opened:
         self.run = run if run.has_model or run.has(CONFIG) else None
         if self.run is not None:
             self.card, own = inspect_run(run), run.read_search()
+            languages = run.read_config().find_languages() if run.has(CONFIG) else Languages()
         else:
             self.card = read_card(_find_version(path))
             if precision is not None:
@@ -115,13 +116,9 @@ class Opened:
                     "out, or export the run again with --computation."
                 )
             own = find_exported_search(path, options.get("beam_size", 1))
+            languages = Languages.of_export(self.card)
         self.search = resolve_search(None, options, own)
-        given = source_language, target_language
-        if self.run is not None:
-            config = run.read_config() if run.has(CONFIG) else TrainConfig()
-            self.languages = fix_languages(config.find_languages(), *given)
-        else:
-            self.languages = find_exported_languages(self.card, *given)
+        self.languages = languages.choose(source_language, target_language)
 
     @functools.cached_property
     def model(self) -> Any:
@@ -129,7 +126,9 @@ class Opened:
         if self.run is None:
             from keras_transformer.serving.exported_translator import ExportedTranslator
 
-            return ExportedTranslator(self.path, self._allow_ops, self.languages)
+            translator: Any = ExportedTranslator(self.path, self._allow_ops)
+            translator.languages = self.languages
+            return translator
         import keras
 
         from keras_transformer.kernels.tensorflow.machine import choose_precision
@@ -182,8 +181,8 @@ class SentenceTranslator:
     """
 
     def __init__(self, opened: Opened, n_best: int | None = None, prefixes: bool = False) -> None:
-        if opened.languages and (opened.languages.is_forced or opened.run is None):
-            opened.languages.pairs(None, None, 0)  # raises if one is missing
+        if opened.languages.num_forced or opened.run is None:
+            opened.languages.columns(0)  # raises if one is missing
         self._model: Any = opened.model
         self._search = opened.search
         self._runs_here = opened.run is not None

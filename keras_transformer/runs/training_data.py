@@ -26,8 +26,7 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
-from keras_transformer.presets.languages import find_languages
-from keras_transformer.presets.options import LANGUAGE_ORDERS
+from keras_transformer.presets.languages import Languages
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
@@ -91,15 +90,16 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     has_checkpoint = resume and run.read_state() is not None
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
+    languages = config.find_languages()
+    languages.beginnings()  # raises if one is missing
     if config.corpus:
-        _check_corpora(config)
+        _check_corpora(config, bool(languages.num_forced))
     if not resume:
         _check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
     if not has_checkpoint:
         for side in config.pretrained:
             check_vectors(getattr(config, f"{side}_vectors"), config.model.d_model)
     _check_texts(config)
-    _check_languages(config)
     if config.validate_by == "bleu":
         from keras_transformer.translation.corpus_scores import make_metrics
 
@@ -151,25 +151,6 @@ def _check_texts(config: TrainConfig) -> None:
                     f"{path} is too large to be read into memory: prepare it with "
                     "keras-transformer prepare, and give the result by --corpus."
                 )
-
-
-def _check_languages(config: TrainConfig) -> None:
-    """Raises if the languages of a model of several are missing, or those of a corpus."""
-    languages = config.find_languages()
-    if languages is None or not languages.is_forced:  # sources may have their tokens already
-        return
-    if languages.order == LANGUAGE_ORDERS[2]:
-        raise ValueError(
-            "Models whose sources end with the token of their language cannot be trained: use one "
-            "whose tokenizer has legacy_behaviour false."
-        )
-    languages.pairs(None, None, 0)
-    for path, _ in parse_corpora(config.corpus):
-        if not read_manifest(path)["options"].get("target_language"):
-            raise ValueError(
-                f"{path} was prepared without languages: prepare it with --source-language and "
-                "--target-language."
-            )
 
 
 def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
@@ -225,7 +206,7 @@ def vocabulary_options(path: Path) -> dict[str, Any]:
     return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
 
 
-def _check_corpora(config):
+def _check_corpora(config, have_languages):
     """Raises if prepared corpora do not fit the training or each other, by their manifests."""
     first, *others = [path for path, _ in parse_corpora(config.corpus)]
     manifest = read_manifest(first)
@@ -234,7 +215,12 @@ def _check_corpora(config):
         if old != new:
             raise ValueError(f"{name} must be {old!r} for the corpus {first}, received {new!r}.")
     vocabularies = _vocabulary_checksums(manifest)
-    for path in others:
+    for path in (first, *others):
+        if have_languages and not read_manifest(path)["options"].get("target_language"):
+            raise ValueError(
+                f"{path} was prepared without languages: prepare it with --source-language and "
+                "--target-language."
+            )
         if _vocabulary_checksums(read_manifest(path)) != vocabularies:
             raise ValueError(
                 f"{path} was prepared with other vocabularies than {first}: prepare it with "
@@ -373,10 +359,8 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
     origin = config.vocabularies and Run(config.vocabularies)
     imported = origin.read_config().imported if origin and origin.has(CONFIG) else None
-    languages = find_languages(imported, config.source_language, config.target_language)
-    if languages is not None and languages.is_forced:
-        languages.pairs(None, None, 0)
-    prepare_corpus(config, output, processes, languages)
+    languages = Languages.of_import(imported).choose(config.source_language, config.target_language)
+    prepare_corpus(config, output, processes, languages.beginnings())
 
 
 def _find_vocabulary_options(config):

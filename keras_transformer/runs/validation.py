@@ -117,7 +117,7 @@ class TranslationScores(keras.callbacks.Callback):
         self.bleu_tokenize = bleu_tokenize
         self.batch_size = batch_size
         self.source_end = source_end
-        self.languages: Languages | None = None
+        self.languages = Languages()
         self._translator: Translator | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:

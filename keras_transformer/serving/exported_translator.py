@@ -9,20 +9,10 @@ from typing import Any
 
 from keras_transformer.kernels import available_cores
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.presets.languages import (
-    Language,
-    Languages,
-    find_exported_languages,
-)
+from keras_transformer.presets.languages import Language, Languages
 from keras_transformer.serving.server_process import ServerProcess, one_line
 from keras_transformer.serving.structure import inspect_version
-from keras_transformer.serving.versions import (
-    DEFAULT,
-    find_exported_search,
-    list_languages,
-    read_card,
-    version_dir,
-)
+from keras_transformer.serving.versions import DEFAULT, find_exported_search, read_card, version_dir
 from keras_transformer.translation.sentences import (
     Hypothesis,
     as_bytes,
@@ -45,12 +35,7 @@ class ExportedTranslator:
     `check_structure`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        allow_ops: Collection[str] = (),
-        languages: Languages | None = None,
-    ) -> None:
+    def __init__(self, path: Path, allow_ops: Collection[str] = ()) -> None:
         self.directory = version_dir(os.fspath(path))
         self._threads = available_cores()
         self._texts = 0  # so far
@@ -58,7 +43,7 @@ class ExportedTranslator:
         self._close: Callable[[], object] = lambda: None
         self.signatures = inspect_version(self.directory, allow_ops)
         self.card = read_card(self.directory)
-        self.languages = languages or find_exported_languages(self.card)
+        self.languages = Languages.of_export(self.card)
 
     def check_search(self, search: SearchConfig, prefixes: bool = False) -> str:
         """Returns the name of the signature for a search; raises an error if there is none."""
@@ -103,40 +88,31 @@ class ExportedTranslator:
         name = self.check_search(search, prefixes is not None)
         draws = n_best if search.sample else 1
         texts = as_bytes(texts)
-        rows = [row for row in texts for _ in range(draws)]
-        inputs: dict[str, list[Any]] = {"text": rows}
-        known = self.languages, self.card, source_language, target_language
-        for key, codes in list_languages(*known, len(texts)).items():
-            inputs[key] = [code for code in codes for _ in range(draws)]
+        columns: dict[str, list[Any]] = {"text": texts}
+        columns |= self.languages.columns(len(texts), source_language, target_language)
+        inputs = {key: [x for x in rows for _ in range(draws)] for key, rows in columns.items()}
         if search.sample:
             inputs["seed"] = sample_seeds(search, first, len(texts), draws)
-            inputs |= {key: [getattr(search, key)] * len(rows) for key in SAMPLING}
+            inputs |= {key: [getattr(search, key)] * len(inputs["text"]) for key in SAMPLING}
         found = []
         for answer in self._ask(name, inputs, batch_size // search.beam_size):
             if name != "beam":
                 answer = {key: [answer[key]] for key in ("text", "log_prob")}
-            columns = answer["text"], answer["log_prob"], answer.get("score", answer["log_prob"])
-            found.append(list(map(Hypothesis, *columns)))
+            scores = answer.get("score", answer["log_prob"])
+            found.append(list(map(Hypothesis, answer["text"], answer["log_prob"], scores)))
         return [
             list(itertools.chain(*found[i : i + draws]))[:n_best]
             for i in range(0, len(found), draws)
         ]
 
     def score(
-        self,
-        sources: Texts,
-        targets: Texts,
-        batch_size: int = 64,
-        source_language: Language = None,
-        target_language: Language = None,
+        self, sources: Texts, targets: Texts, batch_size: int = 64, **languages: Language
     ) -> list[tuple[float, int]]:
         """Does what `Translator.score` does, except that long targets are truncated too."""
         self._check_signature("score")
-        inputs = {"source": as_bytes(sources), "target": as_bytes(targets)}
+        inputs: dict[str, list[Any]] = {"source": as_bytes(sources), "target": as_bytes(targets)}
         check_count("target", inputs["target"], len(inputs["source"]))
-        inputs |= list_languages(
-            self.languages, self.card, source_language, target_language, len(inputs["source"])
-        )
+        inputs |= self.languages.columns(len(inputs["source"]), **languages)
         answers = self._ask("score", inputs, batch_size)
         return [(answer["log_prob"], answer["tokens"]) for answer in answers]
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_transformer.data.pairs import read_sides
 from keras_transformer.kernels.tensorflow.machine import exact_float32
 from keras_transformer.presets import GREEDY, ExportConfig
-from keras_transformer.presets.languages import find_exported_languages
+from keras_transformer.presets.languages import Languages
 from keras_transformer.serving.served_translator import functions_of, run_signature, to_lists
 from keras_transformer.serving.server_process import (
     ServerProcess,
@@ -27,7 +27,6 @@ from keras_transformer.serving.server_process import (
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.serving.trial import (
     ADVERSARIAL_INPUTS,
-    UNKNOWN_LANGUAGE,
     Answer,
     Finding,
     check,
@@ -39,9 +38,6 @@ from keras_transformer.serving.versions import (
     PLACEHOLDERS,
     SIGNATURES,
     describe,
-    example_languages,
-    inputs_of,
-    list_languages,
     make_inputs,
     read_card,
     version_dir,
@@ -99,14 +95,11 @@ def export(
     with _creating_version(base, version) as (temporary, target), exact_float32():
         _save(module, functions, temporary)
         run = functools.partial(run_signature, functions)
-        card = describe(getattr(module, "translator", translator), run, functions, config, pairs)
+        card = describe(translator, run, functions, config, pairs)
         write_warm_up(temporary, _warm_up_requests(functions, pairs, card))
         # Last: it holds the checksums of all others.
         write_card(temporary, card)
-        codes = example_languages(card, UNKNOWN_LANGUAGE)
-        requests = [
-            (name, make_inputs(name, ADVERSARIAL_INPUTS, languages=codes)) for name in functions
-        ]
+        requests = [(name, make_inputs(name, ADVERSARIAL_INPUTS, card=card)) for name in functions]
         answers = [Answer(*one, run(*one)) for one in requests]
         # A caller's own module may compute anything that a server can.
         findings = check(temporary, answers, CORE_OPS)
@@ -163,14 +156,12 @@ def load_saved_model(
             f"{directory} cannot be loaded as a SavedModel; export it again ({one_line(error)})."
         ) from error
 
-    card = read_card(directory)
-    known = find_exported_languages(card)
+    known = Languages.of_export(read_card(directory))
 
     def translate(texts, source_language=None, target_language=None):
-        texts = as_bytes(texts)
-        codes = list_languages(known, card, source_language, target_language, len(texts))
-        inputs = {"text": texts} | codes
-        inputs = {name: tf.constant(rows, tf.string, [len(rows)]) for name, rows in inputs.items()}
+        rows = {"text": as_bytes(texts)}
+        rows |= known.columns(len(texts), source_language, target_language)
+        inputs = {name: tf.constant(column, tf.string) for name, column in rows.items()}
         # A signature does not keep its model alive, so this closure does.
         outputs = loaded.signatures[DEFAULT](**inputs)
         return to_lists(outputs["text"].numpy()), outputs["log_prob"].numpy().tolist()
@@ -187,12 +178,12 @@ def _save(module, functions, directory):
 
 def _warm_up_requests(functions, pairs, card):
     """Requests with one row and with 32, to every signature that a server may batch."""
-    requests, languages = [], example_languages(card)
+    requests = []
     sources, targets = zip(*pairs, strict=True) if pairs else (PLACEHOLDERS,) * 2
     for name in functions:
         for rows in (1, 32) if SIGNATURES[name].batchable else ():
-            inputs = make_inputs(name, sources[:rows], targets[:rows], languages)
-            specs = inputs_of(name, languages)
+            inputs = make_inputs(name, sources[:rows], targets[:rows], card)
+            specs = SIGNATURES[name].inputs_with(inputs)
             tensors = {key: tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()}
             requests.append((name, tensors))
     return requests

@@ -11,23 +11,14 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import check_beam_size
 from keras_transformer.presets import ExportConfig
-from keras_transformer.presets.languages import fix_languages
-from keras_transformer.serving.versions import (
-    DEFAULT,
-    LANGUAGE_INPUTS,
-    SIGNATURES,
-    check_names,
-    describe_languages,
-    inputs_of,
-)
+from keras_transformer.serving.versions import DEFAULT, SIGNATURES, check_names
 from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
-from keras_transformer.translation.text_model import make_valid
+from keras_transformer.translation.text_model import attention_to_source, make_valid
 from keras_transformer.translation.translator import Translator
 
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
-RANKED = ("log_prob", "score")  # outputs
 MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
 
 
@@ -92,7 +83,7 @@ class ServedTranslator(tf.Module):
     """
 
     functions: dict[str, Any]
-    translator: Translator
+    _translator: Translator
 
     def __init__(self, translator: Translator, config: ExportConfig) -> None:
         super().__init__(name="served_translator")
@@ -102,24 +93,21 @@ class ServedTranslator(tf.Module):
         tokenizers = translator.source_tokenizer, translator.target_tokenizer
         self.tokenizers = list(tokenizers)
         self.weights = StoredWeights(translator.model, config.precision)
-        longest = config.max_output_length or translator.max_output_length
-        languages = fix_languages(
-            translator.languages, config.source_language, config.target_language
-        )
-        limits = longest, translator.source_end
-        translator = Translator(translator.model, *tokenizers, *limits, translator.card)
-        translator.languages = languages
+        languages = translator.languages
+        if config.max_output_length is not None:
+            limits = config.max_output_length, translator.source_end
+            translator = Translator(translator.model, *tokenizers, *limits)
+            translator.languages = languages
+        self._languages = languages.fix(config.source_language, config.target_language)
         self._config = config
         # Not as attributes of a tf.Module, which would be saved as well.
-        self.__dict__["translator"] = translator
+        self.__dict__["_translator"] = translator
         names = check_names(config.signatures)
         self.__dict__["functions"] = {name: self._function(name) for name in names}
 
     def _function(self, name):
         """The tf.function of a signature."""
-        outputs = SIGNATURES[name].outputs
-        languages = describe_languages(self.translator).get("languages", {}).get("inputs", ())
-        inputs = inputs_of(name, languages)
+        inputs = SIGNATURES[name].inputs_with(self._languages.inputs)
         specs = [tf.TensorSpec(shape, dtype, key) for key, (shape, dtype) in inputs.items()]
         compute = getattr(self, f"_{name}")
 
@@ -132,45 +120,42 @@ class ServedTranslator(tf.Module):
             # The computation waits for the check; otherwise it might raise another error first.
             with tf.control_dependencies(_check_rows(inputs, tensors)):
                 values = dict(zip(inputs, map(tf.identity, tensors), strict=True))
-            codes = {key: values.pop(key) for key in languages}
-            ids, unknown = self._find_languages(codes, tf.shape(tensors[0])[0])
+            languages = self._take_languages(values)
             with self.weights.in_use():
-                results = compute(**values, languages=ids)
-            if codes:
-                results = {key: _blank(key, value, unknown) for key, value in results.items()}
+                results = compute(**values, languages=languages)
+            if self._languages.inputs:
+                known = tf.reduce_all(tf.not_equal(languages, PAD), axis=1)
+                results = {key: _blank(key, value, ~known) for key, value in results.items()}
             return {
                 key: tf.ensure_shape(results[key], shape, name=key)
-                for key, (shape, _) in outputs.items()
+                for key, (shape, _) in SIGNATURES[name].outputs.items()
             }
 
         return tf.function(serve, input_signature=specs, autograph=False)
 
-    def _find_languages(self, codes, rows):
-        """The tokens of the languages of each row, see `LANGUAGES`, and which rows lack one."""
-        if (languages := self.translator.languages) is None:
-            return None, None
-        known, columns = self.translator.language_ids, []
-        for side in languages.sides:
-            if code := getattr(languages, side):
-                columns.append(tf.fill([rows], known[code]))
-                continue
-            found = tf.equal(codes[f"{side}_language"][:, tf.newaxis], [*known])
-            # PAD, no token, where none is found.
-            ids = tf.constant([*known.values()], tf.int32)
-            columns.append(tf.reduce_sum(tf.where(found, ids, PAD), axis=1))
-        ids = tf.stack([columns[0], columns[-1]], axis=1)
-        return ids, ~tf.reduce_all(tf.not_equal(ids, PAD), axis=1)
+    def _take_languages(self, values):
+        """Takes the codes out of inputs; returns the tokens, see `LANGUAGES`; PAD if unknown."""
+        if not self._languages.sides:
+            return None
+        known, columns = self._translator.language_ids, []
+        for side in self._languages.sides:
+            codes = values.pop(f"{side}_language", [getattr(self._languages, side)])
+            found = tf.equal(tf.expand_dims(codes, 1), [*known])
+            columns.append(tf.reduce_sum(tf.where(found, [*known.values()], PAD), axis=1))
+        rows = tf.shape(next(iter(values.values())))[:1]
+        return tf.stack([tf.broadcast_to(x, rows) for x in (columns[0], columns[-1])], axis=1)
 
     def _serving_default(self, text, languages):
-        return self.translator.best(text, languages=languages)
+        return self._translator.best(text, languages=languages)
 
     def _beam(self, text, languages):
-        answer = self.translator.translate_batch(text, self._config.search, languages=languages)
+        search = self._config.search
+        answer = self._translator.translate_batch(text, languages=languages, search=search)
         return dict(zip(("text", "log_prob", "score"), answer, strict=True))
 
     def _sample(self, text, temperature, top_k, top_p, seed, languages):
         temperature = _finite(temperature, 1.0)
-        return self.translator.best(
+        return self._translator.best(
             text,
             temperature=tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
             top_k=tf.maximum(top_k, 0),
@@ -180,19 +165,21 @@ class ServedTranslator(tf.Module):
         )
 
     def _score(self, source, target, languages):
-        translator = self.translator
-        target = translator.target_tokenizer(make_valid(target))
-        ids, _ = translator.truncate_and_pad(target)
-        log_prob, tokens = translator.score_batch(source, ids, languages)
+        translator = self._translator
+        target, _ = translator.truncate_and_pad(translator.target_tokenizer(make_valid(target)))
+        log_prob, tokens = translator.score_batch(source, target, languages)
         return {"log_prob": log_prob, "tokens": tokens}
 
     def _attention(self, text, languages):
-        translator = self.translator
+        translator = self._translator
+        model = translator.model
         source, empty = translator.read_source(text, languages)
         tokens, texts, _, _ = translator.translate_ids(source, empty, languages=languages)
         tokens = tokens[:, 0]
-        layers, heads = (translator.default_layer,), range(translator.model.num_heads)
-        attention = translator.attention_to_source(source, tokens, layers, heads, languages)
+        layers, heads = (translator.default_layer,), range(model.num_heads)
+        inputs = translator.begin_target(tokens, languages)
+        attention = attention_to_source(model, source, inputs, layers, heads)
+        attention = attention[:, translator.languages.num_forced :]
         filled = tf.logical_not(empty)[:, tf.newaxis]  # an empty row has no tokens
         in_source, in_target = (tf.not_equal(ids, PAD) & filled for ids in (source, tokens))
         cells = in_target[:, :, tf.newaxis] & in_source[:, tf.newaxis]
@@ -204,7 +191,7 @@ class ServedTranslator(tf.Module):
         }
 
     def _tokens(self, ids, languages):
-        translator = self.translator
+        translator = self._translator
         is_known = (ids >= 0) & (ids < translator.model.source_vocabulary_size)
         ids = tf.where(is_known, ids, UNK)
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
@@ -218,9 +205,8 @@ class ServedTranslator(tf.Module):
 
 def _blank(name, values, rows):
     """An output with the values of no translation in some rows, bool `(B,)`."""
-    blank = "" if values.dtype == tf.string else LEAST_LOG_PROB if name in RANKED else 0
-    rows = tf.reshape(rows, [-1] + [1] * (values.shape.rank - 1))
-    return tf.where(rows, tf.cast(blank, values.dtype) if blank != "" else "", values)
+    blank = LEAST_LOG_PROB if name in ("log_prob", "score") else tf.zeros([], values.dtype)
+    return tf.where(tf.reshape(rows, [-1, *[1] * (values.shape.rank - 1)]), blank, values)
 
 
 def _check_rows(names, tensors):
@@ -256,7 +242,7 @@ def run_signature(
     functions: dict[str, Any], name: str, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Runs a signature in memory, on nested lists: {name of an output: nested lists}."""
-    specs = inputs_of(name, [key for key in LANGUAGE_INPUTS if key in inputs])
+    specs = SIGNATURES[name].inputs_with(inputs)
     tensors = [tf.constant(inputs[key], dtype) for key, (_, dtype) in specs.items()]
     return {key: to_lists(value.numpy()) for key, value in functions[name](*tensors).items()}
 

@@ -17,15 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from keras_transformer.serving.versions import (
-    CARD,
-    DEFAULT,
-    GRAPH,
-    LANGUAGE_INPUTS,
-    SIGNATURES,
-    inputs_of,
-    read_card,
-)
+from keras_transformer.serving.versions import CARD, DEFAULT, GRAPH, SIGNATURES, read_card
 from keras_transformer.utils import Path, check_files, read_bytes
 
 # Of that file, in which an export of all signatures has five to ten million bytes.
@@ -181,9 +173,8 @@ def _signature_problems(meta_graph):
             yield f"The signature {name!r} is none of {', '.join(SIGNATURES)}."
             continue
         signature = meta_graph.signature_def[name]
-        languages = [key for key in LANGUAGE_INPUTS if key in signature.inputs]
         for kind, tensors, specs in (
-            ("inputs", signature.inputs, inputs_of(name, languages)),
+            ("inputs", signature.inputs, SIGNATURES[name].inputs_with(signature.inputs)),
             ("outputs", signature.outputs, SIGNATURES[name].outputs),
         ):
             found = {

@@ -21,14 +21,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from keras_transformer.serving.server_process import ServerProcess, is_supported
 from keras_transformer.serving.structure import check_checksums, check_structure
-from keras_transformer.serving.versions import (
-    CARD,
-    DEFAULT,
-    SIGNATURES,
-    example_languages,
-    make_inputs,
-    read_card,
-)
+from keras_transformer.serving.versions import CARD, DEFAULT, SIGNATURES, make_inputs, read_card
 from keras_transformer.utils import FILES, Path, Tensor, counted
 
 WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -47,7 +40,6 @@ ADVERSARIAL_INPUTS = (
     b"</s><s><pad>",
     b"x" * 10_000,
 )
-UNKNOWN_LANGUAGE = "?"
 TOLERANCE = 1e-3  # of floats, absolute and relative
 NOT_TRIED = "skipped: TensorFlow's C library is tried on Linux only, so check it there"
 
@@ -188,10 +180,6 @@ class _Trial:
             findings.append(Finding(title, problems, f"{len(items)} {what}"))
         return findings
 
-    def _make_inputs(self, name, texts):
-        languages = example_languages(self.card, UNKNOWN_LANGUAGE)
-        return make_inputs(name, texts, languages=languages)
-
     def _run(self, name, inputs):
         """Runs one request; returns (outputs, problems)."""
         outputs = self.server.predict(inputs, name)
@@ -228,12 +216,12 @@ class _Trial:
         ]
 
     def _adversarial(self, name):
-        return self._run(name, self._make_inputs(name, ADVERSARIAL_INPUTS))[1]
+        return self._run(name, make_inputs(name, ADVERSARIAL_INPUTS, card=self.card))[1]
 
     def _alone(self, name):
         if not SIGNATURES[name].batchable:
             return []
-        inputs = self._make_inputs(name, ADVERSARIAL_INPUTS)
+        inputs = make_inputs(name, ADVERSARIAL_INPUTS, card=self.card)
         if "top_k" in inputs:  # batches round differently, which would reorder equal probabilities
             inputs["top_k"] = [1] * len(ADVERSARIAL_INPUTS)
         together, problems = self._run(name, inputs)
@@ -251,12 +239,12 @@ class _Trial:
     def _no_rows(self, name):
         if any(len(shape) > 1 for shape, _ in SIGNATURES[name].inputs.values()):
             return []  # lists cannot express the width of a table without rows
-        return self._run(name, self._make_inputs(name, ()))[1]
+        return self._run(name, make_inputs(name, (), card=self.card))[1]
 
     def _wrong_shapes(self, name):
         """Checks that a scalar and a matrix raise an error that names the shape."""
         problems = []
-        inputs = self._make_inputs(name, [b"a", b"b"])
+        inputs = make_inputs(name, [b"a", b"b"], card=self.card)
         for nest in (lambda rows: rows[0], lambda rows: [rows]):
             wrong = {key: nest(rows) for key, rows in inputs.items()}
             outputs = self.server.predict(wrong, name)

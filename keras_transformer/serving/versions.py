@@ -15,12 +15,11 @@ import importlib.metadata
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import keras_transformer
 from keras_transformer.presets import ExportConfig, SearchConfig
-from keras_transformer.presets.languages import Language, Languages, check_no_languages
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 PARTS: dict[str, dict[str, type]] = {  # of a card, with the types of the fields that are read
     "precision": {"computation": str},
     "recipe": {"bleu_tokenize": str},
-    "imported": {"language_tags": list},
     "languages": {"inputs": list, "codes": list},
     "vocabulary": {"source": dict, "target": dict},
     "signatures": {},
@@ -69,6 +67,10 @@ class Signature(NamedTuple):
     inputs: Tensors
     outputs: Tensors
     batchable: bool
+
+    def inputs_with(self, others: Container[str]) -> Tensors:
+        """Returns its inputs, and those of `LANGUAGES` that are among others."""
+        return self.inputs | {key: LANGUAGES[key] for key in LANGUAGES if key in others}
 
 
 _ROWS: list[int | None] = [None]  # (B,)
@@ -122,16 +124,9 @@ SIGNATURES = {
 }
 
 
-def inputs_of(name: str, languages: Iterable[str] = ()) -> Tensors:
-    """The inputs of a signature: those of an export of several languages are `LANGUAGE_INPUTS` too.
-
-    `languages` are the names of those that are not fixed. Each row has a code, such as `"de"`; one
-    that is unknown gives that row no translation, and the least log-probability.
-    """
-    return SIGNATURES[name].inputs | dict.fromkeys(languages, _TEXT)
-
-
-LANGUAGE_INPUTS = ("source_language", "target_language")
+# Further inputs of an export of several languages: a code for each row, such as "de". One that is
+# unknown gives its row no translation, and the least log-probability.
+LANGUAGES: Tensors = dict(source_language=_TEXT, target_language=_TEXT)
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -143,57 +138,16 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in SIGNATURES if name in names or name == DEFAULT)
 
 
-def describe_languages(translator: Any) -> dict[str, Any]:
-    """Makes the part `languages` of a card: all codes, the inputs that choose one, the fixed ones.
-
-    A translator of one pair of languages has no such part.
-    """
-    if (languages := getattr(translator, "languages", None)) is None:
-        return {}
-    fixed = {f"{side}_language": getattr(languages, side) for side in languages.sides}
-    inputs = [name for name, code in fixed.items() if code is None]
-    return {"languages": {"codes": [*languages.tokens], "inputs": inputs, **fixed}}
-
-
-def example_languages(card: Mapping[str, Any], *others: str) -> dict[str, list[str]]:
-    """Some codes for each input of an export's languages, and `others`; see `make_inputs`."""
-    part = card.get("languages", {"inputs": [], "codes": []})
-    return {name: [*part["codes"][:1], *part["codes"][-1:], *others] for name in part["inputs"]}
-
-
-def list_languages(
-    languages: Languages | None,
-    card: Mapping[str, Any],
-    source: Language,
-    target: Language,
-    count: int,
-) -> dict[str, list[str]]:
-    """Returns what an export's inputs for the languages of `count` texts are given.
-
-    Raises:
-        ValueError: See `Languages.pairs`; or if the export has no languages.
-    """
-    if languages is None:
-        check_no_languages(source, target)
-        return {}
-    pairs = languages.pairs(source, target, count)
-    columns = {
-        f"{side}_language": [pair[number] for pair in pairs]
-        for number, side in enumerate(languages.sides)
-    }
-    return {name: columns[name] for name in card["languages"]["inputs"]}
-
-
 def make_inputs(
     name: str,
     texts: Sequence[str | bytes],
     targets: Sequence[str | bytes] | None = None,
-    languages: Mapping[str, Sequence[str]] | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> dict[str, list[Any]]:
     """A request to a signature: {name of an input: list}, texts and usual values for the others.
 
-    Without `targets`, the texts are their own. `languages` are some codes for each input that an
-    export has for them.
+    Without `targets`, the texts are their own. The languages that the export's `card` lists are the
+    first, the last, and an unknown one, in turn.
     """
     rows = len(texts)
     # Any ids will do, including unknown ones.
@@ -208,9 +162,10 @@ def make_inputs(
         "seed": list(range(rows)),
         "ids": ids,
     }
-    for key, codes in (languages or {}).items():
-        values[key] = [codes[row % len(codes)] for row in range(rows)]
-    return {key: values[key] for key in inputs_of(name, languages or ())}
+    part = {"codes": [], "inputs": []} | (card or {}).get("languages", {})
+    codes = [*part["codes"][:1], *part["codes"][-1:], "?"]
+    values |= {key: [codes[row % len(codes)] for row in range(rows)] for key in part["inputs"]}
+    return {key: values[key] for key in SIGNATURES[name].inputs_with(values)}
 
 
 def versions(base: Path) -> dict[int, str]:
@@ -274,6 +229,7 @@ def describe(
     """
     tensorflow = importlib.metadata.version("tensorflow")
     minor = ".".join(tensorflow.split(".")[:2])
+    model = _describe_model(translator, config) if hasattr(translator, "model") else {}
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
@@ -284,30 +240,27 @@ def describe(
         "version, and older servers may not load it",
         "load_with": "`import tensorflow_text`, which registers the tokenizers' ops, then "
         "`tf.saved_model.load(directory)`; or `keras_transformer.load_saved_model(directory)`",
-        **(_describe_model(translator, config) if hasattr(translator, "model") else {}),
-        "signatures": _describe_signatures(translator, run, names, config, pairs),
+        **model,
+        "signatures": _describe_signatures(translator, run, names, config, pairs, model),
     }
 
 
-def _describe_signatures(translator, run, names, config, pairs):
+def _describe_signatures(translator, run, names, config, pairs, card):
     """Inputs, outputs and an example of each signature."""
     sources, targets = zip(*pairs[:3], strict=True) if pairs else (PLACEHOLDERS, PLACEHOLDERS)
-    described, languages = {}, example_languages(describe_languages(translator))
+    described = {}
     for name in names:
         signature = SIGNATURES[name]
         # Tables grow with the square of the length: a few words, or characters, are enough.
         texts = sources if signature.batchable else [" ".join(sources[0].split()[:3])[:36]]
-        inputs = make_inputs(name, texts, targets, languages)
+        inputs = make_inputs(name, texts, targets, card)
         if name == "tokens":
             inputs["ids"] = translator.source_tokenizer(texts).to_tensor().numpy().tolist()
-        outputs = run(name, inputs)
+        outputs, all_inputs = run(name, inputs), signature.inputs_with(inputs)
         described[name] = {
             **{
                 kind: {key: {"dtype": dtype, "shape": shape} for key, (shape, dtype) in of.items()}
-                for kind, of in (
-                    ("inputs", inputs_of(name, languages)),
-                    ("outputs", signature.outputs),
-                )
+                for kind, of in (("inputs", all_inputs), ("outputs", signature.outputs))
             },
             "batchable": signature.batchable,
             "example": {"inputs": inputs, "outputs": outputs},
@@ -338,11 +291,12 @@ def _describe_model(translator, config):
     }
     if losses := getattr(target, "detokenizing_loses", None):
         vocabulary["target"]["detokenizing_loses"] = losses
+    languages = translator.languages.fix(config.source_language, config.target_language)
     return {
         "architecture": architecture,
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
-        **describe_languages(translator),
+        **({"languages": languages.describe()} if languages.sides else {}),
         "max_output_length": config.max_output_length,
         "vocabulary": vocabulary,
         **translator.card,

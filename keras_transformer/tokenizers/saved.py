@@ -7,10 +7,9 @@ one is read.
 import collections
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from keras_transformer.presets.languages import Languages
 from keras_transformer.special_ids import UNK
 from keras_transformer.utils import Path, counted, read_bytes
 
@@ -109,32 +108,21 @@ def open_model(model: bytes, path: Path | None = None) -> "Saved":
         raise ValueError(f"{path}: {error}" if path else str(error)) from error
 
 
-def find_language_ids(model: bytes, languages: Languages) -> dict[str, int]:
-    """Returns the ids of the tokens of languages in a SentencePiece model, by their codes."""
+def find_tokens(model: bytes, tokens: Collection[str]) -> list[int]:
+    """Returns the ids of tokens that choose a language in a SentencePiece model."""
+    if not tokens:
+        return []
     import sentencepiece
 
     from keras_transformer.tokenizers.tokenizer import SPACE
 
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ids = {}
-    for code, token in languages.tokens.items():
-        # One that is found in texts stands with the space before it.
-        found = [processor.piece_to_id(piece) for piece in (token, SPACE + token)]
-        ids[code] = max(found)  # that of an unknown piece is the least
-    return ids
-
-
-def find_beginnings(model: bytes, languages: Languages | None) -> tuple[list[int], list[int]]:
-    """Returns the ids that sources and targets of a training begin with; see `Languages`."""
-    if languages is None:
-        return [], []
-    ids = find_language_ids(model, languages)
-    source, target = ([ids[code] for code in codes] for codes in languages.beginnings)
-    return source, target
+    find = sentencepiece.SentencePieceProcessor(model_proto=model).piece_to_id
+    # One that is found in texts stands with the space before it. An unknown piece has a lower id.
+    return [max(find(token), find(SPACE + token)) for token in tokens]
 
 
 def make_encoder(
-    model: bytes, subword_sampling: float = 0.0, first: Sequence[int] = ()
+    model: bytes, subword_sampling: float = 0.0
 ) -> tuple[Callable[[Sequence[bytes]], EncodedLines], int]:
     """Returns a function from lines to ids, for whole corpora, and the size of the vocabulary.
 
@@ -145,14 +133,14 @@ def make_encoder(
 
     With `subword_sampling`, segmentations are sampled: it is the probability that BPE-dropout skips
     a merge, or the exponent of the probabilities of a unigram model. The samples differ each time:
-    a seed of sentencepiece holds in one process only. All lines begin with the ids `first`.
+    a seed of sentencepiece holds in one process only.
     """
     if not subword_sampling and model_type(model) in ("unigram", "wordpiece"):
         tokenizer = open_model(model)
 
         def encode_as_served(lines):
             ragged = tokenizer(lines)
-            return _begin(ragged.flat_values.numpy(), ragged.row_lengths().numpy(), first)
+            return ragged.flat_values.numpy(), ragged.row_lengths().numpy()
 
         return encode_as_served, tokenizer.vocabulary_size
     import numpy as np
@@ -164,18 +152,9 @@ def make_encoder(
     def encode(lines):
         rows = processor.encode(lines, num_threads=1, **(sampling if subword_sampling else {}))
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum())
-        return _begin(ids, lengths, first)
+        return np.fromiter(itertools.chain.from_iterable(rows), np.int32, lengths.sum()), lengths
 
     return encode, processor.vocab_size()
-
-
-def _begin(ids, lengths, first):
-    """Puts ids before the ids of each line."""
-    import numpy as np
-
-    starts = np.repeat(np.cumsum(lengths) - lengths, len(first))
-    return np.insert(ids, starts, np.tile(first, len(lengths))), lengths + len(first)
 
 
 def describe_lost(model: bytes, lines: Sequence[str]) -> str:

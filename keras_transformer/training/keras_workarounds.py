@@ -21,6 +21,7 @@ if IS_TENSORFLOW:
     import tensorflow as tf
 
 ALIGNMENT = 64  # bytes, of TensorFlow's tensors: it ends the process at others
+REPLACING = threading.RLock()  # of methods: what two threads restore must be the original
 
 
 # Building.
@@ -87,7 +88,7 @@ def building_zeros() -> Iterator[None]:
 
         return make
 
-    with contextlib.ExitStack() as stack:
+    with REPLACING, contextlib.ExitStack() as stack:
         for kind in kinds:
             stack.callback(setattr, kind, "__call__", kind.__call__)
             kind.__call__ = replace(kind.__call__)

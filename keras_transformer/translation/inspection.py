@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.presets.languages import Language
 from keras_transformer.special_ids import END, PAD
-from keras_transformer.translation.sentences import AttentionMaps, TokenStep, as_bytes
+from keras_transformer.translation.sentences import AttentionMaps, TokenStep
 from keras_transformer.translation.text_model import decoder_input
 from keras_transformer.translation.translator import Translator
 from keras_transformer.utils import Tensor
@@ -23,8 +24,7 @@ def attention_maps(
     translator: Translator,
     source: str | bytes,
     target: str | bytes | Sequence[int] | Tensor | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
+    **languages: Language,
 ) -> AttentionMaps:
     """Computes all attention weights of one pair.
 
@@ -33,7 +33,7 @@ def attention_maps(
         source: Text.
         target: Its translation: text, or ids as a search returns them; by default the translator's
             own, by greedy search.
-        source_language, target_language: See `Translator.translate`.
+        **languages: `source_language` and `target_language`, see `Translator.translate`.
 
     Returns:
         `AttentionMaps`, with the tokens of the languages.
@@ -46,10 +46,7 @@ def attention_maps(
     >>> maps = attention_maps(translator, "samedi 9 mai 1998")
     >>> figure = plot_attention(maps.scores["cross"], *maps.labels("cross"))
     """
-    source_ids, target_ids, first = _read(
-        translator, source, target, source_language, target_language
-    )
-    target_ids = tf.concat([first, target_ids], axis=1)
+    source_ids, target_ids = _read(translator, source, target, languages)
     _, scores = all_attention(translator.model, source_ids, target_ids)
     return AttentionMaps(
         _pieces(translator.source_tokenizer, source_ids[0]),
@@ -63,13 +60,12 @@ def token_probabilities(
     source: str | bytes,
     target: str | bytes | Sequence[int] | Tensor | None = None,
     number: int = 5,
-    source_language: str | None = None,
-    target_language: str | None = None,
+    **languages: Language,
 ) -> list[TokenStep]:
     """Finds the most probable tokens at each step of a translation.
 
     Args:
-        translator, source, target, source_language, target_language: See `attention_maps`.
+        translator, source, target, **languages: See `attention_maps`.
         number: How many of the most probable tokens.
 
     Returns:
@@ -86,12 +82,10 @@ def token_probabilities(
     size = translator.model.target_vocabulary_size
     if not 1 <= number <= size:
         raise ValueError(f"number must be from 1 to {size}, the vocabulary, received {number}.")
-    source_ids, target_ids, first = _read(
-        translator, source, target, source_language, target_language
-    )
-    inputs = tf.concat([first, target_ids], axis=1)
-    logits, _ = all_attention(translator.model, source_ids, inputs)
-    taken, ids, best = rank_tokens(logits[:, first.shape[1] :], target_ids, number)
+    source_ids, target_ids = _read(translator, source, target, languages)
+    logits, _ = all_attention(translator.model, source_ids, target_ids)
+    logits, target_ids = (x[:, translator.languages.num_forced :] for x in (logits, target_ids))
+    taken, ids, best = rank_tokens(logits, target_ids, number)
     tokenizer = translator.target_tokenizer
     pieces = np.reshape(_pieces(tokenizer, tf.reshape(ids[0], [-1])), ids.shape[1:]).tolist()
     rows = zip(
@@ -139,19 +133,15 @@ def rank_tokens(
     return tf.gather(log_probs, target, batch_dims=2), ids, best
 
 
-def _read(translator, source, target, *codes):
-    """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any.
-
-    And `(1, 0)` or `(1, 1)`, the token of a language that the target begins with.
-    """
-    languages = translator.language_rows(as_bytes([source]), *codes)
-    first = tf.zeros([1, 0], tf.int32) if not translator.num_forced else languages[:, 1:]
-    source_ids, empty = translator.read_source([source], languages)
+def _read(translator, source, target, languages):
+    """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any."""
+    rows = translator.language_rows([source], **languages)
+    source_ids, empty = translator.read_source([source], rows)
     if target is None:
-        target = translator.translate_ids(source_ids, empty, languages=languages)[0][0, 0]
+        target = translator.translate_ids(source_ids, empty, languages=rows)[0][0, 0]
     if isinstance(target, (str, bytes)):
-        ids = translator.read_targets("target", [target], 1, end=True).to_tensor()
-        return source_ids, ids, first
+        target_ids = translator.read_targets("target", [target], 1, end=True).to_tensor()
+        return source_ids, translator.begin_target(target_ids, rows)
     ids = np.asarray(target)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"Expected a text or the ids of one, received {target!r}.")
@@ -162,7 +152,7 @@ def _read(translator, source, target, *codes):
         raise ValueError(
             f"Expected 1 to {longest} ids of a vocabulary of {size}, received {ids.tolist()}."
         )
-    return source_ids, tf.constant([ids], tf.int32), first
+    return source_ids, translator.begin_target(tf.constant([ids], tf.int32), rows)
 
 
 def _pieces(tokenizer, ids):

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.beam import ranking_score
@@ -15,13 +16,13 @@ from keras_transformer.decoding.beam import search as search_tokens
 from keras_transformer.decoding.sampling import begin_with, sample
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig
-from keras_transformer.presets.languages import Languages
-from keras_transformer.presets.options import LANGUAGE_ORDERS
+from keras_transformer.presets.languages import Language, Languages
+from keras_transformer.presets.options import TEXT_SOURCE
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.saved import find_beginnings, find_language_ids
+from keras_transformer.tokenizers.saved import find_tokens
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
-from keras_transformer.translation.sentences import LEAST_LOG_PROB
-from keras_transformer.utils import SearchOutputs, Tensor
+from keras_transformer.translation.sentences import LEAST_LOG_PROB, as_bytes
+from keras_transformer.utils import SearchOutputs, Tensor, Texts
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -41,7 +42,7 @@ class TextModel(tf.Module):
 
     model: "Transformer"
     card: dict[str, Any]  # what an export's model card says of the training
-    languages: Languages | None = None  # of a model of several
+    languages = Languages()
     run_eagerly = False  # without graphs: for a few sentences, tracing takes longer than decoding
     # Whether XLA compiles greedy and beam search of `translate`: for each of a few shapes, which
     # takes seconds. None: on a GPU, where they then take a tenth of the time.
@@ -82,7 +83,7 @@ class TextModel(tf.Module):
         # Not as attributes of a tf.Module, which would save the model a second time.
         self.__dict__.update(model=model, card=card or {})
         self._graphs = functools.cache(_compile)
-        self.serve = tf.function(self.best, input_signature=[TEXT], autograph=False)
+        self.serve = tf.function(self._serve, input_signature=[TEXT], autograph=False)
 
     @property
     def default_layer(self) -> int:
@@ -95,26 +96,34 @@ class TextModel(tf.Module):
         """The function as a graph, traced once; for `run_eagerly`, the function itself."""
         if not self.run_eagerly:
             return self._graphs(function, inputs, **options)
-
-        def run(*values):
-            named = {
-                spec.name: tf.convert_to_tensor(value, spec.dtype)
-                for spec, value in zip(inputs, values, strict=True)
-            }
-            return function(**named, **options)
-
-        return run
-
-    @property
-    def num_forced(self) -> int:
-        """The number of tokens that targets begin with: 1, that of their language, or 0."""
-        return int(self.languages is not None and self.languages.is_forced)
+        return lambda *values: function(
+            *map(tf.convert_to_tensor, values, [spec.dtype for spec in inputs]), **options
+        )
 
     @functools.cached_property
     def language_ids(self) -> dict[str, int]:
         """The ids of the tokens of languages, by their codes; the same on both sides."""
         model: Any = self.source_tokenizer
-        return find_language_ids(model.model, self.languages) if self.languages else {}
+        codes, tokens = self.languages.tokens.keys(), self.languages.tokens.values()
+        return dict(zip(codes, find_tokens(model.model, tokens), strict=True))
+
+    def language_rows(
+        self, texts: Texts, source_language: Language = None, target_language: Language = None
+    ) -> np.ndarray:
+        """The ids of the tokens of the languages of texts, see `LANGUAGES`.
+
+        Raises:
+            ValueError: If a language is missing or unknown, or the model has none.
+        """
+        languages, rows = self.languages, as_bytes(texts)
+        if not (languages.num_forced or source_language or target_language or languages.target):
+            tags = tuple(token.encode() for token in languages.tokens.values())
+            starts = (row.lstrip() for row in rows)
+            if not tags or all(start.startswith(tags) for start in starts if start):
+                return np.full([len(rows), 2], PAD, np.int32)  # the texts choose it themselves
+        columns = languages.columns(len(rows), source_language, target_language).values()
+        ids = [[self.language_ids[code] for code in codes] for codes in columns]
+        return np.array([ids[0], ids[-1]], np.int32).T
 
     def truncate_and_pad(
         self, ids: tf.RaggedTensor, end: bool = True, languages: Tensor | None = None
@@ -124,24 +133,33 @@ class TextModel(tf.Module):
         END is appended; without `end` only to empty rows, so that there is something to attend to.
         The tokens of `languages`, see `LANGUAGES`, come before a source, or after END.
         """
-        empty = tf.equal(ids.row_lengths(), 0)
-        ids = tf.cast(ids, tf.int32)
-        limit, tokens, is_last = self.model.max_length - 1, [], False
-        if self.languages is not None and languages is not None:
-            present = tf.not_equal(languages[:, :1], PAD) & ~empty[:, tf.newaxis]
-            tokens = [tf.ragged.boolean_mask(languages[:, :1], present)]
-            is_last = self.languages.order == LANGUAGE_ORDERS[2]
-        ids = ids[:, : limit - 1] if is_last else tf.concat([*tokens, ids], axis=1)[:, :limit]
-        ends = tf.fill([ids.nrows(), 1], END)
+        empty, limit = tf.equal(ids.row_lengths(), 0), self.model.max_length - 1
+        ids, ends = tf.cast(ids, tf.int32), tf.fill([ids.nrows(), 1], END)
         if not end:
             ends = tf.ragged.boolean_mask(ends, empty[:, tf.newaxis])
-        parts = [ids, ends, *(tokens if is_last else ())]
-        return tf.concat(parts, axis=1).to_tensor(PAD), empty
+        if self.languages.sides and languages is not None:
+            token = languages[:, :1]
+            is_there = tf.not_equal(token, PAD) & ~empty[:, tf.newaxis]
+            token = tf.ragged.boolean_mask(token, is_there)
+            if self.languages.order == TEXT_SOURCE:
+                limit, ends = limit - 1, tf.concat([ends, token], axis=1)
+            else:
+                ids = tf.concat([token, ids], axis=1)
+        return tf.concat([ids[:, :limit], ends], axis=1).to_tensor(PAD), empty
 
     def read_source(self, text: Tensor, languages: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
         ids = self.source_tokenizer(make_valid(tf.ensure_shape(text, [None])))
         return self.truncate_and_pad(ids, self.source_end, languages)
+
+    def begin_target(self, target: Tensor, languages: Tensor | None = None) -> Tensor:
+        """Target ids `(B, T)`, and before them the token of their language, if they have one."""
+        if languages is None or not self.languages.num_forced:
+            return target
+        return tf.concat([languages[:, 1:], target], axis=1)
+
+    def _serve(self, text):
+        return self.best(text, languages=tf.tile(self.language_rows([""]), [tf.size(text), 1]))
 
     def best(self, text: Tensor, **rows: Tensor) -> dict[str, Tensor]:
         """The best translations, `{"text": (B,), "log_prob": (B,)}`: what `serve` computes."""
@@ -151,14 +169,17 @@ class TextModel(tf.Module):
     def translate_batch(
         self,
         text: Tensor,
+        seeds: Tensor | None = None,
+        languages: Tensor | None = None,
+        prefix: Tensor | None = None,
         search: SearchConfig = GREEDY,
         xla: bool = False,
-        languages: Tensor | None = None,
-        **rows: Tensor,
+        **sampling: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Texts, log-probabilities and scores `(B, N)` for text `(B,)`; see `translate_ids`."""
-        source, empty = self.read_source(text, languages)
-        return self.translate_ids(source, empty, search, xla, languages, **rows)[1:]
+        rows = {"seeds": seeds, "languages": languages, "prefix": prefix} | sampling
+        rows = {name: tensor for name, tensor in rows.items() if tensor is not None}
+        return self.translate_ids(*self.read_source(text, languages), search, xla, **rows)[1:]
 
     def translate_ids(
         self,
@@ -166,26 +187,26 @@ class TextModel(tf.Module):
         empty: Tensor,
         search: SearchConfig = GREEDY,
         xla: bool = False,
-        languages: Tensor | None = None,
         **rows: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Translates what `read_source` returns: source ids `(B, S)`, and which rows are empty.
 
         `rows` are tensors `(B, …)` named `prefix` and `seeds`, see `decoding.search`; or, to sample
         with other values in each row, all of `seeds`, `temperature`, `top_k` and `top_p`. Targets
-        of `languages`, see `LANGUAGES`, begin with a token that costs no probability.
+        of `languages`, see `LANGUAGES`, may begin with a token that costs no probability.
 
         Returns:
             Tokens `(B, N, T)`, without that one; and texts, log-probabilities and scores, see
             `Hypothesis`, each `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
+        num_forced = self.languages.num_forced
 
         def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
             # The token of a language takes a step of its own.
-            longest, count = self.length_limit(search) + self.num_forced, tf.shape(source)[0]
+            longest, count = self.length_limit(search) + num_forced, tf.shape(source)[0]
             step = self.model.make_step("xla" if xla else "graph")
             state = self.model.initial_state(source, longest if xla else None)
-            if self.num_forced:
+            if num_forced:
                 step, state = begin_with(step, state, languages[:, 1])
                 if prefix is not None:
                     prefix = tf.pad(prefix, [[0, 0], [1, 0]], constant_values=PAD)
@@ -200,10 +221,11 @@ class TextModel(tf.Module):
                 return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
             return search_tokens(*arguments, search, prefix, seeds)
 
-        rows |= {"languages": languages} if self.num_forced else {}
+        if not num_forced:
+            rows.pop("languages", None)  # they are in the source
         search_all = search_by_xla if xla else search_in_slices
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
-        tokens = tokens[..., self.num_forced :]
+        tokens = tokens[..., num_forced:]
         score = log_prob
         if search.beam_size > 1:
             score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
@@ -225,8 +247,8 @@ class TextModel(tf.Module):
     ) -> tuple[Tensor, Tensor]:
         """Natural-log probabilities `(B,)` of target ids `(B, T)`, END included; and lengths."""
         source, empty = self.read_source(text, languages)
-        logits = self.model((source, self.decoder_input(target, languages)))
-        logits = self.model.suppress(logits[:, self.num_forced :])
+        logits = self.model((source, decoder_input(self.begin_target(target, languages))))
+        logits = self.model.suppress(logits[:, self.languages.num_forced :])
         gains = tf.gather(logits, target, batch_dims=2) - tf.reduce_logsumexp(logits, axis=-1)
         values = tf.reduce_sum(tf.where(tf.equal(target, PAD), 0.0, gains), axis=-1)
         lengths = tf.math.count_nonzero(tf.not_equal(target, PAD), axis=1, dtype=tf.int32)
@@ -237,9 +259,9 @@ class TextModel(tf.Module):
         self,
         text: Tensor,
         target: Tensor,
+        languages: Tensor,
         layers: Sequence[int],
         heads: Sequence[int],
-        languages: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)`, and which of them each target token attends to most `(B, T)`.
 
@@ -248,65 +270,53 @@ class TextModel(tf.Module):
         Positions at END, at padding, and in rows without a source token are meaningless.
         """
         source, _ = self.read_source(text, languages)
-        mean = self.attention_to_source(source, target, layers, heads, languages)
-        readable = tf.not_equal(source, PAD) & tf.not_equal(source, END)
-        if languages is not None:
-            readable &= tf.not_equal(source, languages[:, :1])
+        inputs = self.begin_target(target, languages)
+        mean = attention_to_source(self.model, source, inputs, layers, heads)
+        mean = mean[:, self.languages.num_forced :]
+        readable = tf.reduce_all([source != PAD, source != END, source != languages[:, :1]], axis=0)
         mean = tf.where(readable[:, tf.newaxis], mean, -1.0)
         chosen = tf.argmax(mean, axis=-1, output_type=tf.int32)
-        # Counted without the token of a language before it.
-        number = tf.cumsum(tf.cast(readable, tf.int32), axis=1) - 1
-        return tf.where(readable, source, PAD), tf.gather(number, chosen, batch_dims=1)
-
-    def decoder_input(self, target: Tensor, languages: Tensor | None = None) -> Tensor:
-        """START, the token of the language, if targets have one, and all but the last of `(B, T)`.
-
-        The first `num_forced` positions predict nothing of the target.
-        """
-        if languages is not None and self.num_forced:
-            target = tf.concat([languages[:, 1:], target], axis=1)
-        return decoder_input(target)
-
-    def attention_to_source(
-        self,
-        source: Tensor,
-        target: Tensor,
-        layers: Sequence[int],
-        heads: Sequence[int],
-        languages: Tensor | None = None,
-    ) -> Tensor:
-        """The cross-attention `(B, T, S)` of target tokens while they are predicted.
-
-        It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids
-        are int32 `(B, S)` and `(B, T)`, padded.
-        """
-        inputs = self.decoder_input(target, languages)
-        _, scores = self.model((source, inputs), return_attention_scores=True)
-        chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
-        return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])[:, self.num_forced :]
+        numbers = tf.cumsum(tf.cast(readable, tf.int32), axis=1) - 1  # without those before them
+        return tf.where(readable, source, PAD), tf.gather(numbers, chosen, batch_dims=1)
 
     def length_limit(self, search: SearchConfig) -> int:
         """Maximum number of tokens of a translation that is searched for like this."""
         return min(search.max_output_length or self.max_output_length, self.max_output_length)
 
 
-def begin_with_languages(
-    tokenizers: Sequence[Tokenizer], languages: Languages | None
-) -> tuple[Any, Any]:
+def attention_to_source(
+    model: "Transformer",
+    source: Tensor,
+    target: Tensor,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> Tensor:
+    """The cross-attention `(B, T, S)` of target tokens while they are predicted.
+
+    It is the mean of some heads, float32, of some decoder layers, by their numbers from 0. Ids are
+    int32 `(B, S)` and `(B, T)`, padded.
+    """
+    _, scores = model((source, decoder_input(target)), return_attention_scores=True)
+    chosen = tf.gather(tf.stack([scores["cross"][layer] for layer in layers]), heads, axis=2)
+    return tf.reduce_mean(tf.cast(chosen, tf.float32), axis=[0, 2])
+
+
+def begin_with_languages(tokenizers: Sequence[Any], languages: Languages) -> tuple[Any, Any]:
     """Returns functions from texts to ids, with the tokens of the languages, for a training."""
-    source, target = tokenizers
-    if languages is None:
-        return source, target
-    model: Any = source
 
-    def begin(tokenizer, first):
+    def begin(tokenizer, tokens):
+        ids = find_tokens(tokenizer.model, tokens)
+
         def tokenize(texts, end=False):
-            return tf.concat([tf.tile([first], [len(texts), 1]), tokenizer(texts, end)], axis=1)
+            return tf.concat([tf.tile([ids], [len(texts), 1]), tokenizer(texts, end)], axis=1)
 
-        return tokenize if first else tokenizer
+        return tokenize
 
-    first, second = find_beginnings(model.model, languages)
-    return begin(source, first), begin(target, second)
+    source, target = (
+        begin(tokenizer, tokens) if tokens else tokenizer
+        for tokenizer, tokens in zip(tokenizers, languages.beginnings(), strict=True)
+    )
+    return source, target
 
 
 def decoder_input(target: Tensor) -> Tensor:
@@ -321,14 +331,11 @@ def make_valid(text: Tensor) -> Tensor:
 
 
 def _compile(function, inputs, **options):
-    def by_name(*tensors):
-        named = {spec.name: tensor for spec, tensor in zip(inputs, tensors, strict=True)}
-        return function(**named, **options)
-
     # Nothing here needs autograph, which takes a third of the time of tracing.
-    graph = tf.function(by_name, input_signature=inputs, autograph=False)
-    graph.get_concrete_function()  # traced before threads share it
-    return graph
+    function = functools.partial(function, **options)
+    function = tf.function(function, input_signature=inputs, autograph=False)
+    function.get_concrete_function()  # traced before threads share it
+    return function
 
 
 def search_by_xla(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
 from keras_transformer.layers.composite import change_precision, find_sublayers
 from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
-from keras_transformer.presets.languages import Language, check_no_languages
+from keras_transformer.presets.languages import Language
 from keras_transformer.special_ids import PAD
 from keras_transformer.translation.sentences import (
     Hypothesis,
@@ -31,7 +31,7 @@ from keras_transformer.utils import Texts
 T = TypeVar("T")
 
 SEEDS = tf.TensorSpec([None], tf.int64, "seeds")
-TARGET, PREFIX = (tf.TensorSpec([None, None], tf.int32, name) for name in ("target", "prefix"))
+TARGET = tf.TensorSpec([None, None], tf.int32, "target")
 
 
 class Translator(TextModel):
@@ -55,7 +55,7 @@ class Translator(TextModel):
     Attributes:
         default_search: `SearchConfig` of calls without search options: greedy search, or that of an
             imported model.
-        languages: `Languages` of a model that translates between several, or None.
+        languages: `Languages` of the model, for one that translates between several.
         jit_compile: Whether XLA compiles greedy and beam search of `translate`: bool, or None for
             on a GPU only. Compiling takes seconds for each of a few shapes.
 
@@ -98,7 +98,7 @@ class Translator(TextModel):
             batch_size, search, **options: See `translate`; in a graph, all texts are one batch.
             prefixes: What the translations begin with: a string, strings, or a string tensor of
                 the same shape. In a graph, a prefix that is too long is truncated.
-            source_language, target_language: See `translate`; for a tensor, one for all texts.
+            source_language, target_language: See `translate`; in a graph, one for all texts.
 
         Returns:
             For a string, a string; for several, a list of strings; for a tensor, a string tensor of
@@ -108,16 +108,13 @@ class Translator(TextModel):
             ValueError: See `translate`; or if a tensor is not a string tensor of rank 0 or 1.
         """
         search = resolve_search(search, options, self.default_search)
-        languages: dict[str, Any] = {
-            "source_language": source_language,
-            "target_language": target_language,
-        }
+        languages = source_language, target_language
         if tf.is_tensor(texts):
-            return self._translate_tensor(texts, batch_size, search, prefixes, languages)
+            return self._translate_tensor(texts, batch_size, search, prefixes, *languages)
         if not isinstance(texts, (str, bytes)):
-            return self.translate(texts, batch_size, search, prefixes, **languages)
+            return self.translate(texts, batch_size, search, prefixes, 0, *languages)
         prefixes = [prefixes] if isinstance(prefixes, (str, bytes)) else prefixes
-        return self.translate([texts], batch_size, search, prefixes, **languages)[0]
+        return self.translate([texts], batch_size, search, prefixes, 0, *languages)[0]
 
     def in_precision(self, policy: str) -> "Translator":
         """The same translator with another dtype policy.
@@ -224,27 +221,17 @@ class Translator(TextModel):
             limit = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
         languages = self.language_rows(rows, source_language, target_language)
-        given = ((PREFIX, prefixes), (LANGUAGES, languages))
-        inputs = (TEXT, SEEDS, *(spec for spec, values in given if values is not None))
+        inputs = (TEXT, SEEDS, LANGUAGES, *(() if prefixes is None else (TARGET,)))
         how = {"search": search, "xla": self._is_compiled_by_xla(search)}
         translate_batch = self.compiled(self.translate_batch, inputs, **how)
         seeds = np.array(sample_seeds(search, first, len(rows), draws), np.int64)
 
         def run(chosen):
             numbers = [i // draws for i in chosen]
-            batch = [[rows[i] for i in numbers], seeds[chosen]]
+            batch = [[rows[i] for i in numbers], seeds[chosen], languages[numbers]]
             if prefixes is not None:
                 batch.append(tf.gather(prefixes, numbers).to_tensor(PAD))
-            if languages is not None:
-                batch.append(languages[numbers])
-            outputs = (tensor.numpy() for tensor in translate_batch(*batch))
-            return [
-                [
-                    Hypothesis(text.decode("utf-8"), float(log_prob), float(score))
-                    for text, log_prob, score in zip(*row, strict=True)
-                ]
-                for row in zip(*outputs, strict=True)
-            ]
+            return _list_hypotheses(*translate_batch(*batch))
 
         lengths = [len(row) for row in rows for _ in range(draws)]
         found = in_threads(run, lengths, batch_size // search.beam_size)
@@ -258,12 +245,7 @@ class Translator(TextModel):
         return has_gpu() if self.jit_compile is None else self.jit_compile
 
     def score(
-        self,
-        sources: Texts,
-        targets: Texts,
-        batch_size: int = 64,
-        source_language: Language = None,
-        target_language: Language = None,
+        self, sources: Texts, targets: Texts, batch_size: int = 64, **languages: Language
     ) -> list[tuple[float, int]]:
         """Computes how probable given translations are.
 
@@ -271,7 +253,7 @@ class Translator(TextModel):
             sources: Strings; truncated as in `translate`.
             targets: As many strings, the translations.
             batch_size: Number of pairs scored at once.
-            source_language, target_language: See `translate`.
+            **languages: `source_language` and `target_language`, see `translate`.
 
         Returns:
             For each pair (log_prob, number of tokens), END included in both: natural logarithm,
@@ -284,15 +266,12 @@ class Translator(TextModel):
         """
         rows = as_bytes(sources)
         ids = self.read_targets("target", targets, len(rows), end=True)
-        languages = self.language_rows(rows, source_language, target_language)
-        inputs = (TEXT, TARGET) if languages is None else (TEXT, TARGET, LANGUAGES)
-        score_batch = self.compiled(self.score_batch, inputs)
+        language_rows = self.language_rows(rows, **languages)
+        score_batch = self.compiled(self.score_batch, (TEXT, TARGET, LANGUAGES))
 
         def run(chosen):
-            batch = [[rows[i] for i in chosen], tf.gather(ids, chosen).to_tensor(PAD)]
-            if languages is not None:
-                batch.append(languages[chosen])
-            values, counts = score_batch(*batch)
+            target, texts = tf.gather(ids, chosen).to_tensor(PAD), [rows[i] for i in chosen]
+            values, counts = score_batch(texts, target, language_rows[chosen])
             return list(zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True))
 
         return in_threads(run, ids.row_lengths().numpy(), batch_size)
@@ -304,13 +283,12 @@ class Translator(TextModel):
         layers: Iterable[int] | None = None,
         heads: Iterable[int] | None = None,
         batch_size: int = 64,
-        source_language: Language = None,
-        target_language: Language = None,
+        **languages: Language,
     ) -> list[tuple[list[str], list[str], list[int]]]:
         """Finds the source token that each target token attends to most.
 
         Args:
-            sources, targets, batch_size, source_language, target_language: See `score`.
+            sources, targets, batch_size, **languages: See `score`.
             layers: Numbers of the decoder layers, from 1, whose cross-attention is averaged. By
                 default the second-to-last, whose attention comes closest to alignments made by hand
                 (Garg et al., 2019, "Jointly Learning to Align and Translate with Transformer
@@ -319,8 +297,8 @@ class Translator(TextModel):
 
         Returns:
             For each pair (source pieces, target pieces, positions): lists of strings, without
-            END, and for each target piece the position of a source piece. No positions when there
-            is no source piece.
+            END and tokens of languages, and for each target piece the position of a source piece.
+            No positions when there is no source piece.
 
         Raises:
             ValueError: See `score`; or if a layer or head does not exist.
@@ -335,19 +313,15 @@ class Translator(TextModel):
             "layers": layers or (self.default_layer,),
             "heads": heads or tuple(range(self.model.num_heads)),
         }
-        languages = self.language_rows(rows, source_language, target_language)
-        inputs = (TEXT, TARGET) if languages is None else (TEXT, TARGET, LANGUAGES)
-        align_batch = self.compiled(self.align_batch, inputs, **options)
+        language_rows = self.language_rows(rows, **languages)
+        align_batch = self.compiled(self.align_batch, (TEXT, TARGET, LANGUAGES), **options)
 
         def pieces(tokenizer, ids):
             return [[x.decode("utf-8") for x in row] for row in tokenizer.pieces(ids).to_list()]
 
         def run(chosen):
-            target = tf.gather(ids, chosen)
-            batch = [[rows[i] for i in chosen], target.to_tensor(PAD)]
-            if languages is not None:
-                batch.append(languages[chosen])
-            source, positions = align_batch(*batch)
+            target, texts = tf.gather(ids, chosen), [rows[i] for i in chosen]
+            source, positions = align_batch(texts, target.to_tensor(PAD), language_rows[chosen])
             source = tf.ragged.boolean_mask(source, source != PAD)
             sources = pieces(self.source_tokenizer, source)
             targets = pieces(self.target_tokenizer, target[:, :-1])
@@ -357,27 +331,6 @@ class Translator(TextModel):
             ]
 
         return in_threads(run, ids.row_lengths().numpy() - 1, batch_size)
-
-    def language_rows(
-        self, texts: Sequence[bytes], source: Language, target: Language
-    ) -> np.ndarray | None:
-        """The ids of the tokens of the languages of texts, see `LANGUAGES`, if the model has any.
-
-        Raises:
-            ValueError: If a language is missing or unknown, or the model has none.
-        """
-        languages = self.languages
-        if languages is None:
-            check_no_languages(source, target)
-            return None
-        if languages.sides == ("target",) and not (source or target or languages.target):
-            tags = tuple(token.encode() for token in languages.tokens.values())
-            starts = (text.lstrip() for text in texts)
-            if all(start.startswith(tags) for start in starts if start):
-                return np.full([len(texts), 2], PAD, np.int32)  # the texts choose it themselves
-        pairs = languages.pairs(source, target, len(texts))
-        ids = [(self.language_ids[pair[0]], self.language_ids[pair[-1]]) for pair in pairs]
-        return np.array(ids, np.int32).reshape(-1, 2)
 
     def read_targets(
         self,
@@ -405,7 +358,7 @@ class Translator(TextModel):
                 )
         return ids
 
-    def _translate_tensor(self, text, batch_size, search, prefix, languages):
+    def _translate_tensor(self, text, batch_size, search, prefix, *languages):
         """Translates a string tensor `()` or `(B,)`, eagerly or as part of a graph."""
         if text.dtype != tf.string or text.shape.rank not in (0, 1):
             raise ValueError(
@@ -420,7 +373,8 @@ class Translator(TextModel):
         rows, prefixes = (x if x is None else tf.reshape(x, [-1]) for x in (text, prefix))
         if tf.executing_eagerly():
             given = None if prefixes is None else prefixes.numpy().tolist()
-            found = self.translate(rows.numpy().tolist(), batch_size, search, given, **languages)
+            texts = rows.numpy().tolist()
+            found = self.translate(texts, batch_size, search, given, 0, *languages)
             found = tf.constant(found, tf.string, [len(found)])
         else:
             seeds = (search.seed << 32) + tf.range(tf.size(rows, tf.int64))
@@ -430,13 +384,18 @@ class Translator(TextModel):
                 with tf.control_dependencies([check]):
                     prefixes = tf.identity(prefixes)
                 prefixes = self.target_tokenizer(make_valid(prefixes)).to_tensor(PAD)
-            inputs = {"seeds": seeds, "prefix": prefixes}
-            if self.languages is not None:
-                codes = languages.values()
-                inputs["languages"] = tf.tile(self.language_rows([b""], *codes), [tf.size(rows), 1])
-            inputs = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-            found = self.translate_batch(rows, search, **inputs)[0][:, 0]
+            languages = tf.tile(self.language_rows([""], *languages), [tf.size(rows), 1])
+            found = self.translate_batch(rows, seeds, languages, prefixes, search)[0][:, 0]
         return tf.reshape(found, tf.shape(text))
+
+
+def _list_hypotheses(*outputs):
+    """The hypotheses of each text, from texts, log-probabilities and scores `(B, N)`."""
+    columns = (tensor.numpy().tolist() for tensor in outputs)
+    return [
+        [Hypothesis(text.decode(), *numbers) for text, *numbers in zip(*row, strict=True)]
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def in_threads(

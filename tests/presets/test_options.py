@@ -49,7 +49,6 @@ def test_what_is_not_allowed_is_refused(kind_and_field, value):
         (options.POSITIVE, 1e-9, 0.0),
         (options.NOT_NEGATIVE, 0.0, -1e-9),
         (options.SEED, 0, -1),
-        (options.BIT, 0, 2),
     ],
 )
 def test_ends_of_the_ranges(allowed, least, below):

@@ -154,3 +154,19 @@ def test_weights_that_are_loaded_begin_as_zeros():
     after.build((None, 2))
     found = [bool(np.any(np.array(x.kernel))) for x in (layer, other, after)]
     assert found == [False, True, True]
+
+
+def test_two_threads_that_load_restore_the_initializers():
+    original, leave = keras.initializers.VarianceScaling.__call__, threading.Event()
+
+    def load():
+        with building_zeros():
+            leave.wait()
+
+    thread = threading.Thread(target=load)
+    with building_zeros():
+        thread.start()
+        thread.join(timeout=0.1)  # it waits
+    leave.set()
+    thread.join()
+    assert keras.initializers.VarianceScaling.__call__ is original

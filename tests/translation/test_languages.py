@@ -47,7 +47,7 @@ def export(nllb, tmp_path_factory):
 
 
 def test_where_the_tokens_stand(translator):
-    languages = translator.language_rows([b""] * len(TEXTS), **_sides(MANY))
+    languages = translator.language_rows(TEXTS, **MANY)
     source, empty = translator.read_source(TEXTS, languages)
     pieces = [
         [piece.decode() for piece in row if piece not in (b"<pad>", b"</s>")]
@@ -64,10 +64,6 @@ def test_where_the_tokens_stand(translator):
     for one, other in zip(source.numpy(), last.numpy(), strict=True):
         one, other = one[one != PAD], other[other != PAD]
         assert [*other] == ([*one[1:], one[0]] if len(one) > 1 else [END])
-
-
-def _sides(codes):
-    return {name.removesuffix("_language"): code for name, code in codes.items()}
 
 
 @pytest.mark.parametrize("how", [{}, {"beam_size": 3}, {"sample": True, "seed": 5}])
@@ -127,6 +123,15 @@ def test_bad_languages(codes, message, translator):
         translator.translate(TEXTS, **codes)
 
 
+def test_graphs_take_the_default_languages(nllb, translator):
+    with pytest.raises(ValueError, match="4 languages: give the source_language"):
+        translator.serve(TEXTS)
+    fixed = kt.load(nllb)
+    fixed.languages = translator.languages.choose(*CODES.values())
+    expected = translator.translate(TEXTS, search=kt.SearchConfig(), **CODES)
+    assert [text.decode() for text in fixed.serve(TEXTS)["text"].numpy()] == expected
+
+
 def test_a_model_without_languages(trained_run):
     refused(["translate", trained_run, "--target-language", "de"], "no languages to choose from")
 
@@ -179,7 +184,9 @@ def test_an_export_of_one_pair_needs_no_language(nllb, tmp_path, translator):
     assert (card["inputs"], card["target_language"]) == ([], "deu_Latn")
     done = run("translate", tmp_path / "export", stdin=text)
     assert done.stdout.decode().splitlines() == greedy
-    refused(
-        ["translate", tmp_path / "export", "--target-language", "fra_Latn"],
-        "has the target_language 'deu_Latn', received 'fra_Latn'",
-    )
+    message = "has the target_language 'deu_Latn', received 'fra_Latn'"
+    refused(["translate", tmp_path / "export", "--target-language", "fra_Latn"], message)
+    exported = ExportedTranslator(tmp_path / "export")
+    for translate in (exported.translate, kt.load_saved_model(tmp_path / "export")):
+        with pytest.raises(ValueError, match=message):
+            translate(TEXTS, target_language="fra_Latn")

@@ -25,7 +25,7 @@ from werkzeug.wrappers import Request, Response
 from keras_transformer.presets import ExportConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.special_ids import PAD
-from keras_transformer.translation.sentences import KINDS, LEAST_LOG_PROB, as_bytes
+from keras_transformer.translation.sentences import KINDS, LEAST_LOG_PROB
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")  # of this machine, in a browser's requests
@@ -225,7 +225,7 @@ class ExploredRun:
         import tensorflow as tf
 
         from keras_transformer.translation.text_model import LANGUAGES, TEXT
-        from keras_transformer.translation.translator import PREFIX
+        from keras_transformer.translation.translator import TARGET
 
         text, prefix = _read_text(request), request.get("prefix", [])
         size = self._translator.model.target_vocabulary_size
@@ -235,9 +235,10 @@ class ExploredRun:
             raise BadRequest(f"prefix must be a list of ids from 0 to {size - 1}.")
         k = min(int(_read_number(request, "k", 10, 1, MAX_BEST)), size)
         ids = [i for i in prefix if i != PAD][: self._translator.max_output_length]
-        inputs = TEXT, PREFIX, tf.TensorSpec([], tf.int32, "k"), LANGUAGES
+        inputs = TEXT, TARGET, tf.TensorSpec([], tf.int32), LANGUAGES
         function = self._translator.compiled(_inspect, inputs, translator=self._translator)
-        found = function([text], [ids], k, self._language_rows([text]))
+        languages = self._translator.language_rows([text])
+        found = function(tf.constant([text]), tf.constant([ids], tf.int32), k, languages)
         is_empty, found = bool(found.pop("empty")), {x: found[x].numpy() for x in found}
         if is_empty:
             empty: dict[str, Any] = {"source": [], "forced": [], "steps": []}
@@ -277,24 +278,18 @@ class ExploredRun:
         text = _read_text(request)
         temperature = _read_number(request, "temperature", 1.0, 0.01, 100.0)
         seed = int(_read_number(request, "seed", 1, 0, 2**53))
-        inputs = TEXT, SEEDS, tf.TensorSpec([None], tf.float32, "temperature"), LANGUAGES
+        inputs = TEXT, SEEDS, tf.TensorSpec([None], tf.float32), LANGUAGES
         function = self._translator.compiled(_draw, inputs, translator=self._translator)
         seeds = tf.constant([seed + draw for draw in range(SAMPLES)], tf.int64)
         texts = [text] * SAMPLES
-        found = function(texts, seeds, [temperature] * SAMPLES, self._language_rows(texts))
+        languages = self._translator.language_rows(texts)
+        found = function(texts, seeds, [temperature] * SAMPLES, languages)
         rows = zip(found["text"].numpy(), found["log_prob"].numpy(), strict=True)
         return {"translations": [{"text": _decode(x), "log_prob": float(y)} for x, y in rows]}
-
-    def _language_rows(self, texts):
-        """The tokens of the languages, see `LANGUAGES`; PAD for a model without."""
-        rows = self._translator.language_rows(as_bytes(texts), None, None)
-        return np.full([len(texts), 2], PAD, np.int32) if rows is None else rows
 
 
 def _inspect(text, prefix, k, languages, translator):
     """Translates one text: tokens (S,) and (T,), the best (T, k), and attention; all at once."""
-    import tensorflow as tf
-
     from keras_transformer.translation.inspection import all_attention, rank_tokens
 
     source, empty = translator.read_source(text, languages)
@@ -303,8 +298,7 @@ def _inspect(text, prefix, k, languages, translator):
     )
     tokens, to_pieces = tokens[:, 0], translator.target_tokenizer.pieces
     # The token of a language is input, and nothing that the model has chosen.
-    first = translator.num_forced
-    inputs = tf.concat([languages[:, 1 : 1 + first], tokens], axis=1)
+    first, inputs = translator.languages.num_forced, translator.begin_target(tokens, languages)
     logits, attention = all_attention(translator.model, source, inputs)
     attention |= {kind: attention[kind][..., first:, :] for kind in ("decoder", "cross")}
     log_probs, best_ids, best_log_probs = rank_tokens(logits[:, first:], tokens, k)
@@ -313,7 +307,7 @@ def _inspect(text, prefix, k, languages, translator):
         "text": texts[:, 0],
         "log_prob": log_prob[:, 0],
         "source": translator.source_tokenizer.pieces(source),
-        "forced": to_pieces(languages[:, 1 : 1 + first]),
+        "forced": to_pieces(inputs[:, :first]),
         "target": to_pieces(tokens),
         "ids": tokens,
         "log_probs": log_probs,

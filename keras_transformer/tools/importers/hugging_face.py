@@ -2,10 +2,10 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.presets.options import LANGUAGE_ORDERS, Imported
+from keras_transformer.presets.options import Imported
 from keras_transformer.tools.importers.source_model import (
     SourceModel,
     check_options,
@@ -22,10 +22,11 @@ from keras_transformer.tools.importers.vocabularies import (
     read_model,
     read_vocabulary,
 )
-from keras_transformer.utils import read_json
+from keras_transformer.utils import read_bytes, read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-TOKENIZER, ADDED = "tokenizer_config.json", "added_tokens.json"
+TOKENIZER, ADDED, FAST = "tokenizer_config.json", "added_tokens.json", "tokenizer.json"
+MAX_FAST_BYTES = 128 << 20
 WEIGHTS, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
 # Options of config.json that the model depends on, and what they may be.
 ALLOWED: dict[str, tuple[Any, ...]] = {
@@ -71,39 +72,36 @@ EMBEDDINGS = {
 
 def read_marian_folder(folder: str) -> SourceModel:
     """Reads a folder with config.json, weights and vocabularies of a Marian model."""
-    generation = read_generation(folder)
-    vocabularies = _read_vocabularies(folder, read_json(os.path.join(folder, CONFIG)), generation)
-    return read_folder(folder, "Marian", ALLOWED, vocabularies)
+    return read_folder(folder, "Marian", ALLOWED, _read_vocabularies)
 
 
 def read_folder(
     folder: str,
     kind: str,
     allowed: Mapping[str, tuple[Any, ...]],
-    vocabularies: tuple[Vocabulary, Vocabulary],
-    languages: Mapping[str, Any] | None = None,
+    read_vocabularies: Callable[[str, dict[str, Any], dict[str, Any]], Sequence[Vocabulary]],
     **architecture: Any,
 ) -> SourceModel:
     """Reads what the models of all kinds have in common.
 
-    `allowed` are options of config.json and what they may be, `languages` fields of `Imported` and
-    `architecture` of `ModelConfig`.
+    `allowed` are options of config.json and what they may be, and `architecture` of `ModelConfig`.
+    `read_vocabularies` is a function from the folder, config.json and generation_config.json to the
+    vocabularies of both sides.
     """
     path = os.path.join(folder, CONFIG)
-    options, generation = read_json(path), read_generation(folder)
+    options = generation = read_json(path)
     check_options(path, {"scale_embedding": False} | options, allowed)
     # The other heads would have the same shapes.
     heads = options.get("encoder_attention_heads")
     check_options(path, options, {"decoder_attention_heads": (heads,)})
+    if os.path.exists(place := os.path.join(folder, GENERATION)):
+        generation = read_json(place)
+    source, target = read_vocabularies(folder, options, generation)
     weights, shards, tensors = _read_weights(folder)
-    for stack in ("encoder", "decoder"):
-        for name in ("weight", "weights"):  # sines, which are computed
-            tensors.pop(f"model.{stack}.embed_positions.{name}", None)
-    source, target = vocabularies
     return SourceModel(
         weights=weights,
         shards=shards,
-        imported=_read_search(folder, kind, options, generation, languages or {}),
+        imported=_read_search(folder, kind, options, generation),
         config=make_config(
             path,
             num_layers=options.get("encoder_layers"),
@@ -128,12 +126,6 @@ def read_folder(
     )
 
 
-def read_generation(folder: str) -> dict[str, Any]:
-    """Reads the options of the search: of generation_config.json, or else of config.json."""
-    paths = [os.path.join(folder, name) for name in (GENERATION, CONFIG)]
-    return read_json(next(filter(os.path.exists, paths), paths[1]))
-
-
 def name_tensor(stack: str, layer: int, part: str, sublayer: str, weight: str) -> str:
     """Returns the name of a tensor; see `SourceModel`."""
     base = f"model.{stack}.layers.{layer}."
@@ -149,10 +141,7 @@ def name_tensor(stack: str, layer: int, part: str, sublayer: str, weight: str) -
 
 
 def _read_weights(folder):
-    """Returns the path of the weights, that of each file, and the tensors that transformers reads.
-
-    Large models are in several files, which an index names.
-    """
+    """Returns the path of the weights, those of the files that it names, and the tensors."""
     paths = [os.path.join(folder, name + end) for name in WEIGHTS for end in ("", INDEX)]
     path = next(filter(os.path.exists, paths), None)
     if path is None:
@@ -160,42 +149,41 @@ def _read_weights(folder):
             f"{folder} has neither {' nor '.join(WEIGHTS)}: load the model with transformers, and "
             "call save_pretrained(FOLDER)."
         )
-    shards = [path]
+    shards, tensors = [], {}
     if path.endswith(INDEX):
         places = read_json(path)["weight_map"]
         shards = find_files(path, sorted({*places.values()}))
-    tensors = {}
-    for shard in shards:
+    for shard in shards or [path]:
         tensors |= read_tensors(shard)
-    if path.endswith(INDEX) and tensors.keys() != places.keys():
-        names = ", ".join(sorted(tensors.keys() ^ places.keys())[:3])
-        raise ValueError(f"{path} and its files differ in {names}: copy all of them again.")
+    if shards and (lost := sorted(tensors.keys() ^ places.keys())):
+        raise ValueError(f"{path} and its files differ in {lost[0]}: copy all of them again.")
+    for stack in ("encoder", "decoder"):
+        for name in ("weight", "weights"):  # sines, which are computed
+            tensors.pop(f"model.{stack}.embed_positions.{name}", None)
     if {ENCODER, DECODER, HEAD} <= tensors.keys():
         tensors.pop(SHARED, None)
     return path, shards, tensors
 
 
-def _read_search(folder, kind, options, generation, languages):
+def _read_search(folder, kind, options, generation):
     """What the run says of its origin, with the search of the model's configuration."""
     longest = generation.get("max_new_tokens")
     if longest is None:
         longest = generation.get("max_length") or options.get("max_length")
         longest = longest and longest - 1  # without the decoder's first
-    is_forced = languages.get("language_order", LANGUAGE_ORDERS[0]) != LANGUAGE_ORDERS[0]
     penalty = generation.get("length_penalty")
     return Imported(
         kind=f"{kind} (Hugging Face)",
         licence=read_licence(folder),
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
-        max_output_length=longest and longest - is_forced,  # nor the token of a language
-        **languages,
+        max_output_length=longest,
     )
 
 
 def _list_notes(options, generation):
     """Notes on the options of the search that are ignored; config.json has other options too."""
-    others = [] if generation == options else sorted(generation.keys() - KNOWN)
+    others = [] if generation is options else sorted(generation.keys() - KNOWN)
     notes = list_ignored(generation, dict.fromkeys(others, ()) | NEUTRAL)
     if any(len(words) != 1 for words in _list_suppressed(generation)):
         notes.append("bad_words_ids of several tokens are ignored.")
@@ -214,7 +202,7 @@ def _read_vocabularies(folder, options, generation):
     models = [read_model(os.path.join(folder, f"{side}.spm")) for side in ("source", "target")]
     pieces = read_vocabulary(paths[0])
     unk, pad, end = (find_piece(paths[0], pieces, x) for x in ("<unk>", "<pad>", "</s>"))
-    added = _read_added(folder, pieces)
+    added = read_added(folder, pieces)
     pieces, size = [*pieces, *added], options.get("vocab_size")
     padding = count_padding(size, pieces)
     source = Vocabulary(pieces, pad, unk, pad, end, frozenset(), models[0], added, padding)
@@ -237,11 +225,14 @@ def _read_vocabularies(folder, options, generation):
     return dataclasses.replace(source, start=start), target
 
 
-def _read_added(folder, pieces):
-    """Tokens that were added to a vocabulary, in the order of their ids, which come last."""
+def read_added(folder: str, pieces: list[str]) -> tuple[str, ...]:
+    """Reads tokens that were added to a vocabulary, in the order of their ids, which come last."""
     paths = [os.path.join(folder, name) for name in (TOKENIZER, ADDED)]
     listed, found = (read_json(path) if os.path.exists(path) else {} for path in paths)
     tokens = listed.get("added_tokens_decoder") or {}
+    if not tokens and os.path.exists(fast := os.path.join(folder, FAST)):
+        fast_tokens = read_json(fast, read_bytes(fast, MAX_FAST_BYTES))["added_tokens"]
+        tokens = {token["id"]: token for token in fast_tokens}
     found = {token["content"]: int(id) for id, token in tokens.items()} | found
     added = {found[token]: token for token in found.keys() - set(pieces)}
     if sorted(added) != [*range(len(pieces), len(pieces) + len(added))]:

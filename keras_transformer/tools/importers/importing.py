@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tools.importers.hugging_face import (
     ADDED,
     CONFIG,
+    FAST,
     GENERATION,
     TOKENIZER,
     WEIGHTS,
@@ -38,10 +38,9 @@ READERS = {"marian": read_marian_folder, "m2m_100": read_m2m100}  # by the type 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = (
     *(CONFIG, GENERATION, *WEIGHTS, "*.index.json", "model-*.safetensors", "pytorch_model-*.bin"),
-    *(TOKENIZER, ADDED, SPECIAL_TOKENS, PIECES, "*.spm", "*vocab.json", "README.md"),
+    *(TOKENIZER, ADDED, SPECIAL_TOKENS, FAST, PIECES, "*.spm", "*vocab.json", "README.md"),
 )
 MAX_ZIP_BYTES = 8 << 30  # of what is read from a zip
-SHOWN_CODES = 5  # of those of a multilingual model
 
 
 def import_model(
@@ -90,13 +89,11 @@ def import_model(
         imported = dataclasses.replace(
             model.imported,
             source=_name(path),
-            sha256=_digest_all(model.shards or [model.weights]),
+            sha256=digest(model.weights, *model.shards),
             language_tags=model.source.tags or model.imported.language_tags,
         )
-        config = _make_config(model, imported, source, target)
-        config = dataclasses.replace(
-            config, source_language=source_language, target_language=target_language
-        )
+        languages = {"source_language": source_language, "target_language": target_language}
+        config = dataclasses.replace(_make_config(model, imported, source, target), **languages)
         config.find_languages()  # raises if one is unknown
         translator = _make_translator(model, config, source, target)
     with creating(output) as temporary:
@@ -119,7 +116,14 @@ def read_source(
         )
     try:
         if CONFIG in names:
-            return _read_hugging_face(folder)
+            kind = read_json(os.path.join(folder, CONFIG)).get("model_type")
+            if kind not in READERS:
+                raise ValueError(
+                    f"{folder}: the model is of the type {kind!r:.40}; only "
+                    f"{' and '.join(READERS)} are imported, such as Helsinki-NLP/opus-mt-en-de and "
+                    "facebook/m2m100_418M."
+                )
+            return READERS[kind](folder)
         if any(name.endswith(".npz") for name in names):
             return read_marian(folder)
         if DESCRIPTION in names:
@@ -134,17 +138,6 @@ def read_source(
         f"OPUS-MT have, nor {DESCRIPTION}, as those of OpenNMT-tf have: give the folder of such a "
         "model."
     )
-
-
-def _read_hugging_face(folder):
-    """Reads a folder with config.json by the type of the model."""
-    path = os.path.join(folder, CONFIG)
-    if (kind := read_json(path).get("model_type")) not in READERS:
-        raise ValueError(
-            f"{path}: the model is of the type {kind!r:.40}; only {' and '.join(READERS)} are "
-            "imported, such as Helsinki-NLP/opus-mt-en-de and facebook/m2m100_418M."
-        )
-    return READERS[kind](folder)
 
 
 # --- folders, zips, the Hub ---
@@ -205,12 +198,6 @@ def _download(name):
         raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
 
 
-def _digest_all(paths):
-    """The fingerprint of a file, or that of the fingerprints of several."""
-    digests = [digest(path) for path in paths]
-    return digests[0] if not digests[1:] else hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
 def _name(path):
     name = os.path.normpath(os.fspath(path))
     if not os.path.exists(path):
@@ -264,9 +251,9 @@ def _report(config, num_source_ids, num_target_ids, notes):
         f"{num_target_ids:,} ids; default search: beam {imported.beam_size}, length penalty "
         f"{imported.length_penalty:g}",
     ]
-    if languages := config.find_languages():
-        codes = [*languages.tokens]
-        shown = ", ".join(codes[:SHOWN_CODES]) + ", …" * (len(codes) > SHOWN_CODES)
+    languages = config.find_languages()
+    if languages.sides:
         options = " and ".join(f"--{side}-language" for side in languages.sides)
-        lines.append(f"{len(codes):,} languages, chosen by {options}: {shown}")
+        count = len(languages.tokens)
+        lines.append(f"{count:,} languages, chosen by {options}, such as {languages.examples}")
     print(*lines, *(f"note: {note}" for note in notes), sep="\n", file=sys.stderr)

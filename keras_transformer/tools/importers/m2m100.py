@@ -4,25 +4,26 @@ Each side begins with the token of its language. Both kinds number the pieces of
 model, and the tokens of the languages follow.
 """
 
+import dataclasses
+import functools
 import os
 import re
 from typing import Any
 
-from keras_transformer.presets.options import LANGUAGE_ORDERS
+from keras_transformer.presets.options import SOURCE_TEXT, TEXT_SOURCE
 from keras_transformer.tokenizers.vocabularies import parse_sentencepiece
 from keras_transformer.tools.importers.hugging_face import (
-    CONFIG,
     TOKENIZER,
     count_padding,
+    read_added,
     read_folder,
 )
 from keras_transformer.tools.importers.source_model import SourceModel
 from keras_transformer.tools.importers.vocabularies import Vocabulary, read_model, read_vocabulary
-from keras_transformer.utils import read_bytes, read_json
+from keras_transformer.utils import read_json
 
 PIECES, NUMBERED = "sentencepiece.bpe.model", "vocab.json"
-SPECIAL_TOKENS, FAST = "special_tokens_map.json", "tokenizer.json"
-MAX_FAST_BYTES = 128 << 20
+SPECIAL_TOKENS = "special_tokens_map.json"
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]  # of both vocabularies
 _, PAD, END, UNK = range(len(FIRST))  # END also begins the decoder's input
 MASK = "<mask>"  # of NLLB, unused
@@ -60,22 +61,33 @@ def read_m2m100(folder: str) -> SourceModel:
             f"{path}: tokenizer_class must be one of {', '.join(TOKENS)}, received {kind!r:.40}: "
             "such models are not supported."
         )
-    vocabulary, languages = _read_vocabulary(folder, kind, tokenizer)
-    is_last = kind == NLLB and tokenizer.get("legacy_behaviour")
-    return read_folder(
+    model = read_folder(
         folder,
-        "NLLB" if kind == NLLB else "M2M100",
+        kind.removesuffix("Tokenizer").replace("Nllb", "NLLB"),
         ALLOWED,
-        (vocabulary, vocabulary),
-        {"language_tags": languages, "language_order": LANGUAGE_ORDERS[2 if is_last else 1]},
+        functools.partial(_read_vocabularies, kind, tokenizer),
         norm="pre",
         frequencies="tensor2tensor",
         first_position=FIRST_POSITION,
     )
+    languages = tuple(filter(TOKENS[kind].fullmatch, model.source.languages))
+    if not languages:
+        raise ValueError(
+            f"{folder} names no languages: copy {SPECIAL_TOKENS} from the model that was "
+            "fine-tuned."
+        )
+    is_last, longest = tokenizer.get("legacy_behaviour"), model.imported.max_output_length
+    model.imported = dataclasses.replace(
+        model.imported,
+        language_tags=languages,
+        language_order=TEXT_SOURCE if kind == NLLB and is_last else SOURCE_TEXT,
+        max_output_length=longest and longest - 1,  # without the token of a language
+    )
+    return model
 
 
-def _read_vocabulary(folder, kind, tokenizer):
-    """Returns the vocabulary, which both sides share, and the tokens of the languages."""
+def _read_vocabularies(kind, tokenizer, folder, options, _):
+    """Returns the vocabulary of both sides, which is one."""
     path = os.path.join(folder, PIECES)
     if not os.path.exists(path):
         raise ValueError(
@@ -93,56 +105,25 @@ def _read_vocabulary(folder, kind, tokenizer):
             f"{path} must begin with {', '.join(FIRST)}, received {', '.join(pieces[:4])}: such "
             "models are not supported."
         )
-    added = _list_added(folder, kind, tokenizer, len(pieces))
-    languages = tuple(filter(TOKENS[kind].fullmatch, added))
-    if not languages:
-        raise ValueError(
-            f"{folder} names no languages: copy {SPECIAL_TOKENS} from the model that was "
-            "fine-tuned."
-        )
-    pieces += added
-    config = os.path.join(folder, CONFIG)
-    size = read_json(config).get("vocab_size")
+    added = read_added(folder, pieces) or _list_languages(kind, tokenizer, folder)
+    pieces, size = [*pieces, *added], options.get("vocab_size")
     padding = tokenizer.get("num_madeup_words", count_padding(size, pieces))
     if size != len(pieces) + padding:
         raise ValueError(
-            f"{config}: vocab_size must be {len(pieces):,} pieces and languages and {padding} "
+            f"{folder}: vocab_size must be {len(pieces):,} pieces and languages and {padding} "
             f"num_madeup_words, received {size!r:.40}: the files are of different models."
         )
-    sides = PAD, UNK, END, END
-    vocabulary = Vocabulary(
-        pieces, *sides, frozenset(), model, padding=padding, languages=tuple(added)
-    )
-    return vocabulary, languages
+    ids = PAD, UNK, END, END
+    how = {"padding": padding, "languages": tuple(added)}
+    return [Vocabulary(pieces, *ids, frozenset(), model, **how)] * 2
 
 
-def _list_added(folder, kind, tokenizer, first):
-    """Returns the tokens after the pieces, whose ids count from `first`."""
-    listed, fast = (os.path.join(folder, name) for name in (SPECIAL_TOKENS, FAST))
-    tokens = tokenizer.get("added_tokens_decoder", {})
-    numbered = {int(id): token["content"] for id, token in tokens.items()}
-    if max(numbered, default=0) < first and os.path.exists(fast):
-        tokens = read_json(fast, read_bytes(fast, MAX_FAST_BYTES))["added_tokens"]
-        numbered = {token["id"]: token["content"] for token in tokens}
-    added = {id: token for id, token in numbered.items() if id >= first}
-    if not added:
-        return _list_unnumbered(
-            read_json(listed) if os.path.exists(listed) else {}, kind, tokenizer
-        )
-    if sorted(added) != [*range(first, first + len(added))]:
-        raise ValueError(
-            f"{folder}: added tokens must have the ids from {first:,} on, received "
-            f"{str(sorted(added)):.60}: the files are of different models."
-        )
-    return [added[id] for id in sorted(added)]
-
-
-def _list_unnumbered(special, kind, tokenizer):
-    """Returns the added tokens where their order says their ids."""
-    tokens = special.get("additional_special_tokens") or tokenizer.get("extra_special_tokens") or []
+def _list_languages(kind, tokenizer, folder):
+    """Returns the tokens after the pieces where their order says their ids."""
+    if kind != NLLB:
+        return [f"__{code}__" for code in CODES[tokenizer.get("language_codes") or "m2m100"]]
+    path = os.path.join(folder, SPECIAL_TOKENS)
+    special = read_json(path) if os.path.exists(path) else {}
+    tokens = special.get("additional_special_tokens", ())
     tokens = [token if isinstance(token, str) else token["content"] for token in tokens]
-    languages = [*filter(TOKENS[kind].fullmatch, tokens)]
-    if kind == NLLB:
-        return [*languages, MASK]
-    codes = CODES[tokenizer.get("language_codes") or "m2m100"]
-    return languages or [f"__{code}__" for code in codes]
+    return [*filter(TOKENS[kind].fullmatch, tokens), MASK]

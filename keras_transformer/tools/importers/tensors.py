@@ -37,7 +37,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
     try:
         if start[8:9] == b"{":  # first, as the size before it may be of any bytes
             with safe_open(path, "numpy") as file:
-                return {name: _Stored(path, file, name) for name in file.keys()}  # noqa: SIM118
+                shapes = {name: file.get_slice(name).get_shape() for name in [*file.keys()]}
+            return {name: _Stored(path, name, tuple(shape)) for name, shape in shapes.items()}
         if start.startswith(b"PK"):
             return _read_zip(path)
         return _read_torch_stream(path)
@@ -51,17 +52,12 @@ class _Stored:
     So a large model is never in memory twice: what is mapped counts, too.
     """
 
-    def __init__(self, path: Path, file: Any, name: str) -> None:
-        self._path, self._name = path, name
-        self.shape = tuple(file.get_slice(name).get_shape())
+    def __init__(self, path: Path, name: str, shape: tuple[int, ...]) -> None:
+        self._path, self._name, self.shape = path, name, shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        try:
-            with safe_open(self._path, "numpy") as file:
-                array = file.get_tensor(self._name)
-        except Exception as error:  # it has changed
-            raise ValueError(describe_corruption(self._path, error)) from None
-        return array if dtype is None else array.astype(dtype, copy=False)
+        with safe_open(self._path, "numpy") as file:
+            return np.asarray(file.get_tensor(self._name), dtype)
 
 
 def _read_zip(path):

@@ -29,7 +29,7 @@ class Imported:
         sides = self.original.source, self.original.target
         self.rows = [side.rows for side in rewrite(*sides)]  # their id of each of ours
         lines = self.answers["lines"]
-        languages = self.translator.language_rows([b""] * len(lines), None, None)
+        languages = self.translator.language_rows([""] * len(lines))
         self.source = np.array(self.translator.read_source(lines, languages)[0])
         count = len(self.answers["logits"])
         fed = [[kt.START, *self.target_ids(row[1:])] for row in self.answers["target"][:count]]

@@ -40,7 +40,7 @@ def translator(imported, monkeypatch):
 def test_what_is_printed_and_recorded(imported):
     printed = (imported / "printed").read_text(encoding="utf-8")
     assert "licence cc-by-4.0" in printed
-    assert "2 languages, chosen by --target-language: deu, fra\n" in printed
+    assert "2 languages, chosen by --target-language, such as deu, fra\n" in printed
     config = Run(imported / "run").read_config()
     origin = config.imported
     assert (origin.source, origin.licence, origin.beam_size) == ("tied", "cc-by-4.0", 4)

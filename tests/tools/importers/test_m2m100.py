@@ -1,7 +1,9 @@
 """M2M100 and NLLB models compute what transformers computes; and which are refused."""
 
+import dataclasses
 import json
 import shutil
+from fnmatch import fnmatch
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_transformer as kt
 from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs.training_data import check_training
-from keras_transformer.tools.importers.importing import read_source
+from keras_transformer.tools.importers.importing import HUB_FILES, read_source
 from keras_transformer.translation.text_model import begin_with_languages
 from tests.support.parity import M2M100, SEARCHES
 from tests.tools.importers.conftest import Imported, assert_equal, edit, weights_of
@@ -35,7 +37,7 @@ def test_what_transformers_computes(name, tmp_path):
     _, label = begin_with_languages([translator.target_tokenizer] * 2, translator.languages)
     found = label(answers["lines"], end=True).to_list()
     assert [rows[row].tolist() for row in found] == answers["labels"]
-    languages = translator.language_rows([b""] * len(found), None, None)
+    languages = translator.language_rows(answers["lines"])
     source, empty = translator.read_source(answers["lines"], languages)
     for search in ("greedy", "beam 4"):
         how = dict(beam_size=SEARCHES[search]["num_beams"], length_norm="length")
@@ -52,12 +54,18 @@ def test_what_transformers_computes(name, tmp_path):
         np.testing.assert_allclose(score[:, 0], log_prob[:, 0] / lengths, rtol=1e-5)
 
 
+def test_what_is_downloaded():
+    names = {path.name for path in (M2M100 / "nllb").iterdir()} - {"answers.json"}
+    assert {name for name in names if any(fnmatch(name, kind) for kind in HUB_FILES)} == names
+
+
 def test_what_is_imported(tmp_path, capsys):
     run = kt.import_model(M2M100 / "nllb", tmp_path / "run")
     config, printed = run.read_config(), capsys.readouterr().err
     assert (config.imported.kind, config.imported.beam_size) == ("NLLB (Hugging Face)", 5)
     assert "licence cc-by-nc-4.0" in printed
-    assert "4 languages, chosen by --source-language and --target-language: deu_Latn" in printed
+    options = "--source-language and --target-language"
+    assert f"4 languages, chosen by {options}, such as deu_Latn, eng_Latn" in printed
     assert [*config.find_languages().tokens] == ["deu_Latn", "eng_Latn", "fra_Latn", "zho_Hans"]
     assert [*read_source(M2M100 / "m2m100").imported.language_tags[:2]] == ["__af__", "__am__"]
 
@@ -105,7 +113,7 @@ REFUSED = [
     (
         "tokenizer_config.json",
         {"added_tokens_decoder": {"99": {"content": "deu_Latn"}}},
-        "added tokens must have the ids from 91 on, received [99]",
+        "must number added tokens from 91, the size of the vocabulary, received {99: ",
     ),
 ]
 
@@ -151,4 +159,7 @@ def test_a_training_names_its_languages(tmp_path):
         for tokenizer, side in zip(tokenizers, vars(corpus.pairs).values(), strict=True)
     ]
     assert [row[0].decode() for row in ids] == [*both.values()]
-    assert languages.is_forced
+    assert languages.num_forced == 1
+    legacy = dataclasses.replace(languages, order="text source").choose(*both.values())
+    with pytest.raises(ValueError, match="sources end with the token of their language cannot be"):
+        legacy.beginnings()  # which trainings and prepare call

@@ -10,6 +10,7 @@ import sentencepiece
 import yaml
 
 import keras_transformer as kt
+from keras_transformer.presets.languages import Languages
 from keras_transformer.tools.importers.importing import read_source
 from tests.support.marian_models import OPTIONS, SIDES, TAGS, read_pieces, train_spm, write_native
 from tests.tools.importers.conftest import assert_equal, weights_of
@@ -62,7 +63,7 @@ def test_native_models_score_as_ctranslate2_does(how, tmp_path, monkeypatch):
     translator.run_eagerly = True
     expected = [sum(x.log_probs) for x in oracle.score_batch(*pieces)]
     # Without the token of a language, which the oracle does not know.
-    translator.languages = None
+    translator.languages = Languages()
     found = [value for value, _ in translator.score(*texts)]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
