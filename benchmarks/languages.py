@@ -87,17 +87,20 @@ def load(folder):
     return translator
 
 
-def write_exports(folder):
-    """Writes our exports and CTranslate2's model."""
+def write_export(folder, name):
+    """Writes one of our exports, or CTranslate2's model; prints the most memory that it needed."""
     import keras_transformer as kt
     from keras_transformer.tools.ctranslate2 import export_ctranslate2
 
     translator = load(folder)
-    export_ctranslate2(translator, folder / "ctranslate2")
-    for name, (computation, precision) in EXPORTS.items():
+    if name in EXPORTS:
+        computation, precision = EXPORTS[name]
         how = dict(computation=computation, precision=precision, beam_size=4)
         config = kt.ExportConfig(signatures=("beam",), max_output_length=STEPS, **how)
         kt.export(translator, folder / name, config=config)
+    else:
+        export_ctranslate2(translator, folder / name)
+    print(f"{name}: written with at most {largest_memory() / 1024:.2f} GiB", flush=True)
 
 
 def in_memory(folder, rows, beam_size):
@@ -198,18 +201,20 @@ def prepare(folder):
     if not (folder / "model").exists():
         write_model(folder / "model")
     if not (folder / "run").exists():
-        _call(write_run, folder)
-    if not (folder / "int8 weights").exists():
-        _call(write_exports, folder)
+        _call("write_run", folder)
+    for name in (*EXPORTS, "ctranslate2"):
+        if not (folder / name).exists():
+            _call("write_export", folder, name)
     for name in ("run", *EXPORTS, "ctranslate2"):
         files = [file for file in (folder / name).rglob("*") if file.is_file()]
         print(f"{name}: {sum(file.stat().st_size for file in files) / 1e9:.2f} GB on disk")
 
 
-def _call(function, folder):
+def _call(function, folder, *arguments):
     """Calls a function of this module in a process of its own, which ends with its memory."""
-    program = f"import pathlib; from benchmarks import languages; languages.{function.__name__}"
-    command = [sys.executable, "-c", f"{program}(pathlib.Path({os.fspath(folder)!r}))"]
+    values = ", ".join([f"pathlib.Path({os.fspath(folder)!r})", *map(repr, arguments)])
+    program = f"import pathlib; from benchmarks import languages; languages.{function}({values})"
+    command = [sys.executable, "-c", program]
     subprocess.run(command, check=True, env=os.environ | COMMAND)
 
 

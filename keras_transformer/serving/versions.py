@@ -163,7 +163,8 @@ def make_inputs(
         "ids": ids,
     }
     part = {"codes": [], "inputs": []} | (card or {}).get("languages", {})
-    codes = [*part["codes"][:1], *part["codes"][-1:], "?"]
+    first, last = part["codes"][:1], part["codes"][-1:]
+    codes = [*first, *last, *first, "?"]
     values |= {key: [codes[row % len(codes)] for row in range(rows)] for key in part["inputs"]}
     return {key: values[key] for key in SIGNATURES[name].inputs_with(values)}
 
