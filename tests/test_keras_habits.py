@@ -25,8 +25,7 @@ class TwoHeads(kt.Transformer):
 
 
 def make(kind=kt.Transformer):
-    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
-    return kind(13, 11, **sizes)
+    return kind(13, 11, num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.0)
 
 
 def test_added_layers_are_trained_saved_loaded_and_exported(tmp_path):

@@ -143,6 +143,10 @@ for words in [[], *([name] for name in COMMANDS)]:
 MISTAKES = [
     ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
     ("translate RUN --prefix long", "Prefix 2 has 13 tokens, but the model's max_length"),
+    ("translate RUN --field a", "--field and --output-field need --format jsonl"),
+    ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
+    ("translate RUN --resume none", "is not a file, so it cannot be resumed"),
+    ("translate RUN --resume no/b", "no/b cannot be written: No such"),
     ("translate none --precision float32", "none is neither a run directory"),
     ("align RUN --source pairs.tsv --heads 3", "Unknown head 3: choose from 1 to 2"),
     ("score RUN --source pairs.tsv --target long", "has both source and target: omit --target"),

@@ -11,12 +11,10 @@ from keras_transformer.presets import SearchConfig
 from keras_transformer.runs import opening
 from keras_transformer.translation import sentences
 from keras_transformer.translation.sentences import Hypothesis
-from tests.support.command_line import refused, run
+from tests.support.command_line import refused, succeeds
 
 JSON = ("--format", "jsonl")
 N_BEST = ("--beam-size", "3", "--n-best", "2")
-
-
 SEARCHES = []
 
 
@@ -58,9 +56,7 @@ def instead_of_a_model():
 
 
 def translated(*options, stdin):
-    result = run("translate", "run", *options, stdin=stdin)
-    assert result.returncode == 0, result.stderr.decode()
-    return result.stdout
+    return succeeds("translate", "run", *options, stdin=stdin).stdout
 
 
 # What is written for a line.
@@ -69,10 +65,11 @@ def translated(*options, stdin):
 def test_lines_by_hand():
     stdin = b"abc\n\n d\xc3\xa9\r\nlast"
     assert translated(stdin=stdin).decode() == "ABC\n\n DÉ\nLAST\n"
-    assert translated(*N_BEST, stdin=b"abc\n\n").decode() == (
+    assert translated(*N_BEST, "--length-penalty", "0.5", stdin=b"abc\n\n").decode() == (
         "0 ||| ABC ||| -0.250000\n0 ||| ABC! ||| -1.250000\n"
         "1 |||  ||| -0.250000\n1 ||| ! ||| -1.250000\n"
     )
+    assert SEARCHES[-1] == SearchConfig(beam_size=3, length_penalty=0.5)
     # One line for a line, whatever is translated to what looks like the end of one.
     assert translated(stdin="a\u2028b\x85c\n".encode()).decode() == "A B C\n"
 
@@ -203,18 +200,14 @@ def test_windows_before_an_invalid_line_are_translated(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options, stdin, message",
+    "stdin, message",
     [
-        (["--field", "a"], b"", "--field and --output-field need --format jsonl"),
-        (["--format", "xml"], b"", "--format must be text or jsonl, received 'xml'"),
-        (JSON, b'{"text": "A", "translation": 1}', "1 of stdin has 'translation'"),
-        (JSON, b"[" * 100_000, "Line 1 of stdin is not valid JSON"),
-        (["--resume", "."], b"a", "is not a file, so it cannot be resumed"),
-        (["--resume", "none/b"], b"a", "none/b cannot be written: No such"),
+        (b'{"text": "A", "translation": 1}', "1 of stdin has 'translation'"),
+        (b"[" * 100_000, "Line 1 of stdin is not valid JSON"),
     ],
 )
-def test_mistakes(options, stdin, message):
-    refused(["translate", "run", *options], message, stdin)
+def test_objects_that_are_refused(stdin, message):
+    refused(["translate", "run", *JSON], message, stdin)
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):

@@ -9,7 +9,7 @@ from keras_transformer.presets import SearchConfig
 from keras_transformer.runs import opening
 from keras_transformer.runs.opening import load
 from keras_transformer.translation.text_model import TextModel
-from tests.support.command_line import run
+from tests.support.command_line import run, succeeds
 from tests.support.paths import FIXTURES
 
 LINES = ["abc", "", "hgf", "b"]
@@ -27,7 +27,6 @@ def without_graphs(monkeypatch):
 def folder(random_run):
     folder = random_run
     (folder / "source.txt").write_text("".join(f"{line}\n" for line in LINES))
-    (folder / "prefix.txt").write_text("A\n\nBC\n\n")
     (folder / "target.txt").write_text("AB\nA\nHGF\n\n")
     return folder
 
@@ -40,34 +39,13 @@ def translator(folder):
 
 
 def results(*arguments, stdin=STDIN):
-    result = run(*arguments, stdin=stdin)
-    assert result.returncode == 0, result.stderr.decode()
-    assert result.stdout.endswith(b"\n")
-    return result.stdout.decode()[:-1].split("\n")
+    *lines, end = succeeds(*arguments, stdin=stdin).stdout.decode().split("\n")
+    assert not end
+    return lines
 
 
 def one_line(text):
     return " ".join(text.splitlines())
-
-
-def test_beam(folder, translator):
-    options = ["--beam-size", "3", "--length-penalty", "0.5", "--prefix", folder / "prefix.txt"]
-    search = SearchConfig(beam_size=3, length_penalty=0.5)
-    n_best = translator.translate_n_best(LINES, search=search, prefixes=["A", "", "BC", ""])
-    found = results("translate", folder, *options)
-    assert found == [one_line(row[0].text) for row in n_best]
-    rows = [line.split(" ||| ") for line in results("translate", folder, *options, "--n-best", "2")]
-    expected = [(i, *found) for i, hypotheses in enumerate(n_best) for found in hypotheses[:2]]
-    assert len(rows) == len(expected) == 8, "two of the empty line as well"
-    for (number, text, score), wanted in zip(rows, expected, strict=True):
-        assert (int(number), text) == (wanted[0], one_line(wanted[1]))
-        assert float(score) == pytest.approx(wanted[3], abs=1e-4)
-
-
-def test_any_line_gives_a_line(folder):
-    lines = results("translate", folder, stdin=b"ba gu\n\nx\n\xff\xfe\n" + b"a" * 10_000)
-    assert len(lines) == 5 and lines[1] == ""
-    assert run("translate", folder).stdout == b""
 
 
 def test_score_and_align(folder, translator):

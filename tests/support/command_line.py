@@ -44,6 +44,13 @@ def run(*arguments, stdin=b""):
     return subprocess.CompletedProcess(arguments, status, *outputs)
 
 
+def succeeds(*arguments, stdin=b""):
+    """The command as `run` runs it, with status 0."""
+    result = run(*arguments, stdin=stdin)
+    assert result.returncode == 0, result.stderr.decode()
+    return result
+
+
 def refused(arguments, message, stdin=b""):
     """The command is refused: by one sentence, with status 2, and with nothing on stdout."""
     result = run(*arguments, stdin=stdin)
