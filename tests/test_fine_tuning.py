@@ -126,7 +126,7 @@ def test_resume_takes_all_from_the_run(tuned, trained_run):
 
 def test_a_log_of_the_training(tuned):
     """A table, a line for each step but the first, a line for the epoch, one for the best."""
-    lines = (tuned[0] / "log").read_text().splitlines()
+    *lines, epoch, best, curves = (tuned[0] / "log").read_text().splitlines()
     assert lines[0].startswith("pairs  ")
     assert "freeze encoder source-embeddings" in "".join(lines[:12])
     pattern = (
@@ -135,8 +135,7 @@ def test_a_log_of_the_training(tuned):
     )
     steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
     assert [int(match[1]) for match in steps] == [2, 3, 4, 5]
-    assert re.match(r"epoch 1 of 1: \d+ s, 0 s left; .*loss ", lines[-2])
-    best = (
-        r"best epoch 1, val_loss [\d.]+; to translate: keras-transformer translate .*tuned'? < FILE"
-    )
-    assert re.fullmatch(best, lines[-1])
+    assert re.match(r"epoch 1 of 1: \d+ s, 0 s left; .*loss ", epoch)
+    translate = r"keras-transformer translate .*tuned'? < FILE"
+    assert re.fullmatch(rf"best epoch 1, val_loss [\d.]+; to translate: {translate}", best)
+    assert curves.endswith("tuned/curves.png")

@@ -140,6 +140,18 @@ def test_model_is_the_best(rich, rich_config):
     assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
 
 
+def test_runs_that_cannot_be_averaged(rich, tmp_path):
+    for path, options, message in (
+        (tmp_path, {}, "has no checkpoints"),
+        (rich[0], {"number": 3}, "number must be from 1 to 2, .* received 3"),
+        (rich[0], {"number": 0}, "number must be from 1 to 2, .* received 0"),
+        (rich[0], {"by": "worst"}, 'by must be "best" or "last"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            average(path, tmp_path / "mean", **options)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
 def test_average_of_a_run(rich, tmp_path, capsys, by, number):
     """Its scores are its own, as the run would have validated it, and it names its members."""

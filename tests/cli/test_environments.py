@@ -21,17 +21,12 @@ from keras_transformer.cli import main
 from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from tests.support import child_process
-from tests.support.command_line import python, shell_environment, succeeds
-from tests.support.paths import FIXTURES, ROOT
+from tests.support.command_line import python, shell_environment, started, succeeds
+from tests.support.paths import ROOT
+from tests.support.sealing import sound
 
 PROGRAM = [sys.executable, "-m", "keras_transformer"]
 PIPES = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def started(*words, **options):
-    """The command in a process of its own, which ends with the test."""
-    command = [*PROGRAM, *map(str, words)]
-    return child_process.running(command, **{"cwd": ROOT, "env": shell_environment()} | options)
 
 
 def shell(redirection, *command, **options):
@@ -159,9 +154,9 @@ def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("kind", ["run", "export"])
-def test_whoever_has_read_enough_of_the_translations_ends_them(kind, trained_run):
+def test_whoever_has_read_enough_of_the_translations_ends_them(kind, trained_run, tmp_path):
     """They come before the last line is read."""
-    model = trained_run if kind == "run" else FIXTURES / "format-1" / "export" / "1"
+    model = trained_run if kind == "run" else sound(tmp_path, "export")
     with started("translate", model, **PIPES) as process:
 
         def write(line):

@@ -8,7 +8,7 @@ import pytest
 import keras_transformer
 from keras_transformer.cli.main import COMMANDS, call_command
 from keras_transformer.presets import ModelConfig, SearchConfig
-from tests.support.command_line import python, refused, run, run_process
+from tests.support.command_line import python, refused, run
 from tests.support.paths import FIXTURES
 
 
@@ -83,8 +83,8 @@ def test_another_backend_is_refused(monkeypatch):
 
 
 def test_version_of_the_module():
-    result = run_process("--version")
-    assert result.stdout.decode() == f"keras-transformer {keras_transformer.__version__}\n"
+    version = f"keras-transformer {keras_transformer.__version__}\n"
+    assert python("-m", "keras_transformer", "--version") == version
 
 
 # Help.

@@ -246,6 +246,9 @@ TRIALS = {
             content("config.yaml", b"a: &a [x, x]\nb: [*a, *a]\n"), "aliases"
         ),
         "a pipe as config.yaml": Trial(as_pipe, "config.yaml"),
+        "a Lambda to fine-tune": Trial(
+            config(lambda m: LAMBDA), NAMES, "train --start-from {} --output new"
+        ),
         "a checkpoint outside": Trial(
             checkpoint_outside, "is not a file of", "average {} new --number 1"
         ),

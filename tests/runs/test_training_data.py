@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
     prepare("apart", vocabulary_size=300, valid_fraction=0.1, joint_vocabulary=False)
     newer = shutil.copytree(folder / "good", folder / "newer")
     write_sealed(newer / "manifest.json", read_sealed(newer / "manifest.json") | {"format": 7})
-    (folder / "vectors").write_text("fox 0.1 0.2\n")
+    (folder / "vec").write_text("fox 0.1 0.2\n")
     (folder / "vocab.txt").write_text("[UNK]\nfox\nfox\n")
     return folder
 
@@ -93,9 +93,9 @@ MISTAKES = [
     (OWN, "'fox' is duplicated"),
     (APART + "--target-vocabulary-size 60", "vocabulary_size must be greater than 260"),
     (OWN + " --source-vocabulary-size 9", "has a size: leave out --source-vocabulary-size"),
-    (APART + "--source-vectors {}/vectors", "must have lines of a word and 8 numbers, the width"),
-    (TINY + "--source-vectors {}/vectors", "cannot be used with --share-embeddings all"),
-    (TUNED + "--source-vectors {}/vectors", "--source-vectors and --start-from"),
+    (APART + "--source-vectors {}/vec", "must have lines of a word and 8 numbers, the width"),
+    (TINY + "--source-vectors {}/vec --target-vectors {}/vec", "cannot be used with --share-embed"),
+    (TUNED + "--source-vectors {}/vec", "--source-vectors and --start-from"),
     # Prepared corpora.
     (CORPUS + "newer", "was prepared by another version, in format 7"),
     (CORPUS + "good --train-source x", "--corpus excludes --train-source"),

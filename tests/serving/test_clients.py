@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import io
 import os
 import socket
@@ -21,27 +20,21 @@ from tests.support import server_stand_ins as servers
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES
 
+sys.path.append(str(EXPORT))
+import client_grpc  # noqa: E402
+import client_rest  # noqa: E402
 
-def load(name):
-    """Imports a client as its users would: from its file."""
-    spec = importlib.util.spec_from_file_location(name, EXPORT / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+ERRORS = (client_rest.ClientError, client_grpc.ClientError)
 
 
-rest, grpc_module = load("client_rest"), load("client_grpc")
-ERRORS = (rest.ClientError, grpc_module.ClientError)
-
-
-@pytest.fixture(params=["rest", "grpc"])
+@pytest.fixture(params=[client_rest, client_grpc], ids=["rest", "grpc"])
 def kind(request, server):
     """A client, and the server that it asks."""
-    model, module = servers.Model(server), {"rest": rest, "grpc": grpc_module}[request.param]
-    make, option = rest.RestClient, "--url"
+    model, module = servers.Model(server), request.param
+    make, option = client_rest.RestClient, "--url"
     serving = servers.serving_rest(model)
-    if module is grpc_module:
-        make, option = grpc_module.GrpcClient, "--address"
+    if module is client_grpc:
+        make, option = client_grpc.GrpcClient, "--address"
         serving = servers.serving_grpc(servers.Service(model))
     with serving as address:
         client, options = functools.partial(make, address, model="toy"), [option, address]
@@ -56,7 +49,7 @@ def test_translations_are_the_models(kind, translator):
     assert kind.client().translate([]) == [] and kind.model.count == 1
     for options in ({"version": 1}, {"label": "stable"}):
         assert kind.client(**options).translate(["abc"]) == expected[:1]
-    if kind.module is rest:
+    if kind.module is client_rest:
         (status,) = kind.client().status()["model_version_status"]
         assert status["state"] == "AVAILABLE"
 
@@ -66,7 +59,7 @@ def test_other_signatures(kind):
     assert np.shape(reply["text"]) == np.shape(reply["log_prob"]) == (2, 5)
     values = {"temperature": np.float32(0.5), "top_k": np.int32(2), "top_p": np.float32(0.9)}
     inputs = {key: np.array([value]) for key, value in values.items()} | {"seed": np.array([5])}
-    if kind.module is rest:
+    if kind.module is client_rest:
         inputs = {key: value.tolist() for key, value in inputs.items()}
     assert len(kind.client().predict({"text": ["abc"], **inputs}, "sample")["text"]) == 1
 
@@ -91,8 +84,8 @@ def test_arguments(kind, monkeypatch, capsys):
         with pytest.raises(ERRORS, match="timeout must be a positive number of seconds, received"):
             kind.client(timeout=timeout)
     for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
-        with pytest.raises(rest.ClientError, match="Expected a URL such as"):
-            rest.RestClient(url, "toy")
+        with pytest.raises(client_rest.ClientError, match="Expected a URL such as"):
+            client_rest.RestClient(url, "toy")
     for words, message in (
         ("--batch-size 0", "must be at least 1, received 0"),
         ("--version 1 --label stable", "cannot be used together"),
@@ -120,7 +113,7 @@ def test_several_servers_are_asked_in_turn(server, translator):
         addresses = [
             stack.enter_context(servers.serving_grpc(servers.Service(model))) for model in models
         ]
-        client = grpc_module.GrpcClient(f"ipv4:{','.join(addresses)}", "toy")
+        client = client_grpc.GrpcClient(f"ipv4:{','.join(addresses)}", "toy")
         stack.enter_context(client)
         for _ in range(50):  # until it is connected to both
             client.translate(["abc"])
@@ -156,7 +149,7 @@ def test_command_line(kind, translator, monkeypatch, capsys):
     assert kind.model.count == 3  # eleven lines, four at a time
 
 
-@pytest.mark.parametrize("kind", ["rest"], indirect=True)
+@pytest.mark.parametrize("kind", [client_rest], indirect=True)
 def test_a_program_on_its_own(kind):
     """A dead server is one sentence; a reader that ends early, none."""
     command = [sys.executable, EXPORT / "client_rest.py", "--model", "toy", "--retries", "1"]
@@ -203,8 +196,8 @@ OTHER_ANSWERS = {
 def test_answer_of_another_form_is_one_sentence(name):
     answer, message = OTHER_ANSWERS[name]
     with servers.answering(lambda *_: [answer]) as url:
-        with pytest.raises(rest.ClientError, match=message) as error:
-            rest.RestClient(url, "toy").translate(["abc"])
+        with pytest.raises(client_rest.ClientError, match=message) as error:
+            client_rest.RestClient(url, "toy").translate(["abc"])
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
@@ -212,8 +205,8 @@ def test_timeout_is_for_the_whole_answer():
     answer = servers.reply('{"outputs": {"text": ["ABC"]}}')
     parts = [answer[:50], *(bytes([byte]) for byte in answer[50:])]
     with servers.answering(lambda *_: parts, pause=0.1) as url:
-        with pytest.raises(rest.ClientError, match="did not answer within 0.5 seconds"):
-            rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
+        with pytest.raises(client_rest.ClientError, match="did not answer within 0.5 seconds"):
+            client_rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
 
 
 def test_another_model_over_grpc():
@@ -225,7 +218,7 @@ def test_another_model_over_grpc():
             return predict_pb2.PredictResponse(outputs=tensors)
 
     with servers.serving_grpc(Other(None)) as address:
-        with grpc_module.GrpcClient(address, "toy") as client:
+        with client_grpc.GrpcClient(address, "toy") as client:
             while answers:
-                with pytest.raises(grpc_module.ClientError, match="is not a translator: expected"):
+                with pytest.raises(client_grpc.ClientError, match="is not a translator: expected"):
                     client.translate(["abc"])

@@ -186,14 +186,13 @@ assert not {{"tensorflow", "keras"}} & set(sys.modules)
 
 def test_many_sentences_have_their_graph_rewritten(monkeypatch):
     monkeypatch.setattr(exported_translator, "OPTIMIZE_THRESHOLD", 2)
-    optimized = []
+    optimized, make = [], exported_translator.ServerProcess
 
-    class Observed(exported_translator.ServerProcess):
-        def __init__(self, *args, optimize, **options):
-            super().__init__(*args, optimize=optimize, **options)
-            optimized.append(optimize)
+    def observed(*args, optimize, **options):
+        optimized.append(optimize)
+        return make(*args, optimize=optimize, **options)
 
-    monkeypatch.setattr(exported_translator, "ServerProcess", Observed)
+    monkeypatch.setattr(exported_translator, "ServerProcess", observed)
     translator = ExportedTranslator(PLAIN)
     found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
     assert sum([*found, translator.translate(SOURCES[3:])], []) == EXPECTED

@@ -13,10 +13,12 @@ from tensorflow_serving.config import model_server_config_pb2
 
 import keras_transformer as kt
 from keras_transformer.serving.server_process import ENVIRONMENT
-from tests.serving.test_clients import rest
 from tests.support import child_process, server_stand_ins
 from tests.support.paths import EXPORT, ROOT
 from tests.support.toy_translator import SOURCES
+
+sys.path.append(str(EXPORT))
+from client_rest import RestClient  # noqa: E402
 
 ENV = dict(re.findall("^(\\w+)=(.*)$", (EXPORT / ".env").read_text(), re.MULTILINE))
 VERSION = ENV["TF_SERVING_VERSION"]
@@ -175,7 +177,7 @@ def test_real_server(translator, tmp_path):
     compose = ["docker", "compose", "-f", str(tmp_path / "docker-compose.yml")]
     child_process.run([*compose, "up", "--detach", "--wait"], check=True)
     try:
-        client = rest.RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
+        client = RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
         assert client.translate(SOURCES) == translator.translate(SOURCES)
         assert len(client.predict({"text": SOURCES}, "beam")["text"]) == len(SOURCES)
     finally:

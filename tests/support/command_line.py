@@ -59,10 +59,10 @@ def refused(arguments, message, stdin=b""):
     assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
 
 
-def run_process(*arguments, stdin=b""):
-    """The command in a process of its own: nothing but what is meant for the user is printed."""
+def started(*arguments, **options):
+    """The command in a process of its own, as a user starts it, which ends with the test."""
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    return child_process.run(program, input=stdin, capture_output=True, env=shell_environment())
+    return child_process.running(program, **{"env": shell_environment()} | options)
 
 
 def shell_environment():
