@@ -76,10 +76,11 @@ FORMATS = {"onnx": ("model.onnx", run_onnx), "litert": ("model.tflite", run_lite
 def export(model, batches, format, folder):
     """Returns a function that runs the file, which gives the model's numbers."""
     name, load = FORMATS[format]
+    expected = [call(model, inputs) for inputs in batches]
     model.export(folder / name, format=format, verbose=False)
     run = load(folder / name)
-    for inputs in batches:
-        assert_close(run(inputs), call(model, inputs))
+    for inputs, outputs in zip(batches, expected, strict=True):
+        assert_close(run(inputs), outputs)
     return run
 
 
@@ -102,12 +103,13 @@ def test_classifier_with_the_other_positions(format, tmp_path):
 def test_tflite_converter_and_what_onnx_cannot_compute(tmp_path):
     """TensorFlow's own converter, from the SavedModel of `model.export`."""
     model, batches = transformer(activation="celu")
+    expected = [call(model, inputs) for inputs in batches]
     model.export(tmp_path / "model", verbose=False)
     converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
     (tmp_path / "model.tflite").write_bytes(converter.convert())
     run = run_litert(tmp_path / "model.tflite")
-    for inputs in batches:
-        assert_close(run(inputs), call(model, inputs))
+    for inputs, outputs in zip(batches, expected, strict=True):
+        assert_close(run(inputs), outputs)
 
 
 @pytest.mark.ordeal
@@ -117,6 +119,7 @@ def test_tensorflow_js(make, tmp_path):
     if not TFJS or not shutil.which("node"):
         pytest.skip("needs Node, and TFJS, an environment: see `make ordeal`")
     model, batches = make()
+    expected = [call(model, inputs) for inputs in batches]
     model.export(tmp_path / "model", verbose=False)
     converter = [os.path.join(TFJS, "bin", "tensorflowjs_converter")]
     converter += ["--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"]
@@ -134,5 +137,5 @@ def test_tensorflow_js(make, tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    for (shape, values), inputs in zip(found, batches, strict=True):
-        assert_close(np.array(values, "float32").reshape(shape), call(model, inputs))
+    for (shape, values), outputs in zip(found, expected, strict=True):
+        assert_close(np.array(values, "float32").reshape(shape), outputs)
