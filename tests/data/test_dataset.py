@@ -28,8 +28,6 @@ from tests.support.numbered_pairs import (
     trimmed,
 )
 
-# What a batch holds.
-
 
 def test_teacher_forcing_by_hand():
     tokenizer = SubwordTokenizer.train(["abc def"], model_type="char")
@@ -109,9 +107,6 @@ def test_shards_are_the_batch_together():
                 for part, rows in zip(share, batch, strict=True):
                     expected = [trimmed(row) for row in rows[index::count]]
                     assert [trimmed(row) for row in part] == (expected or [[]])
-
-
-# Orders and positions.
 
 
 def test_order_is_that_of_seed_and_pass():
@@ -336,8 +331,6 @@ def test_corpora_of_other_vocabularies(monkeypatch):
     opened, weights = open_corpora([("a1", 3), ("a2", 0.5)])
     assert weights == [3, 0.5] and [corpus.path for corpus in opened] == ["a1", "a2"]
 
-
-# What cannot be.
 
 PAIRS = dict(pairs=[("1", "2")])
 GIVEN = PAIRS | dict(source_tokenizer=numbers, target_tokenizer=numbers)

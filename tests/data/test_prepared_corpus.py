@@ -145,9 +145,6 @@ def test_a_corpus_of_the_first_format_opens(options, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-# What is damaged.
-
-
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -174,9 +171,6 @@ def test_a_missing_file_is_named(made, tmp_path):
     (corpus / "00000.ids.npy").unlink()
     with pytest.raises(ValueError, match=f"{corpus} lacks 00000.ids.npy: prepare the corpus"):
         kt.PreparedCorpus(corpus)
-
-
-# What goes wrong leaves nothing behind.
 
 
 def test_only_into_an_empty_directory(text, tmp_path):

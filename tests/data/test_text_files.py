@@ -48,8 +48,6 @@ def message_of(function, *arguments):
     return str(caught.value)
 
 
-# Any content.
-
 UNREADABLE = "is not valid UTF-8 at byte {}: convert the file."
 
 
@@ -145,9 +143,6 @@ def test_text_from_a_pipe(tmp_path):
         (tmp_path / "pipe").unlink()
 
 
-# Files that do not fit together.
-
-
 def test_files_that_cannot_be_read(write, tmp_path):
     good, bad = write("good.txt", "a\n"), tmp_path / "bad.gz"
     assert message_of(read_pairs, bad, good) == f"No file matches {bad}: check the path."
@@ -195,8 +190,6 @@ def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
     expected = f"{many} matches 3 files, but {one} matches 1: each source file must"
     assert message_of(read_pairs, many, one).startswith(expected)
 
-
-# Training and validation.
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 

@@ -22,9 +22,6 @@ NEVER = float("-inf")
 TO_THE_END = {"beam_patience": math.inf}
 
 
-# By hand.
-
-
 def found_and_steps(step, *arguments, **options):
     """What is found from START, one row: (probability, tokens), best first; and steps taken."""
     before = int(step.calls)
@@ -71,8 +68,6 @@ def test_ties():
     assert found_by(step, 2, 2, 0.0) == [(0.5, [END]), (0.5, [A, END])]
 
 
-# Against searches in plain Python.
-
 HOW = {
     "max_length": st.integers(1, 7),
     "beam_size": st.integers(2, 5),
@@ -108,9 +103,6 @@ def test_wide_enough_it_finds_what_there_is(length_penalty, blocked):
         every = exhaustive(functools.partial(step.log_probs, row), 4, length_penalty)
         assert blocked or len(every) == 1 + 3 + 9 + 27 * 4
         same([found[row]], [(every + [(-math.inf, [])] * 30)[:30]])
-
-
-# When it stops.
 
 
 @pytest.mark.parametrize("length_penalty, steps", [(0.0, 2), (1.0, 8)])
@@ -155,9 +147,6 @@ def test_what_ends_below_the_beam_is_not_counted():
     step = Markov({START: {A: 0.38, B: 0.37, END: 0.25}, A: after} | rest, vocabulary_size=30)
     assert found_and_steps(step, 2, 2) == ([(0.25, [END]), (0.171, [A, A])], 2)
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
-
-
-# Dead ends and NaN.
 
 
 def rows_of(search, step, prefix, max_length, mode="eager", **options):
@@ -220,9 +209,6 @@ def test_nan_of_what_cannot_be_reached():
     assert found == [(0.0, [B, END]), *[(NEVER, [])] * 3]
 
 
-# Prefixes.
-
-
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_prefix_of_next_to_no_probability(beam_size):
     """As a float32, e^-200 is 0; its logarithm is not lost."""
@@ -233,9 +219,6 @@ def test_prefix_of_next_to_no_probability(beam_size):
 
     found = hypotheses(*beam_search(step, {}, 1, 1, beam_size, prefix=[[A]]))
     assert found[0][0] == (pytest.approx(-200.0), [A])
-
-
-# In graphs.
 
 
 @pytest.mark.parametrize("vocabulary_size", [400, 1099])
@@ -320,9 +303,6 @@ def test_with_a_model_under_xla():
     same(found, hypotheses(*decode(sources, prefix, False)))
     alone = sources[1][sources[1] != PAD][None]
     same(found[1:2], hypotheses(*decode(alone, prefix[1:2], False)))
-
-
-# Configurations.
 
 
 def test_one_set_of_defaults():

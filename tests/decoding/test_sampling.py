@@ -17,8 +17,6 @@ from tests.support.toy_translator import random_translator
 
 A, B = 4, 5
 
-# Greedy search.
-
 
 @pytest.mark.parametrize(
     ("offset", "dtype", "tolerance"),
@@ -106,8 +104,6 @@ def test_in_a_graph_of_unknown_batch(name):
             assert found.shape[0] == len(rows)
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
-
-# Sampling.
 
 FIRST = {END: 0.1, 4: 0.4, 5: 0.25, 6: 0.2, 7: 0.05}
 # Ids by rank: 4, 5, 6, END, 7.
@@ -201,8 +197,6 @@ def test_steps_draw_independently():
     assert both == pytest.approx(0.25, abs=0.05)
 
 
-# What every search is given.
-
 SEARCHES = {
     "greedy": greedy_search,
     "sampling": sample,
@@ -272,9 +266,6 @@ def test_arguments_of_other_types(how):
     assert decode(2, 5, tf.ragged.constant([[5], [6, 7]]), positions=tf.zeros([2, 3])) == expected
     free = decode(2, 5, None)
     assert decode(2, 5, np.zeros((2, 0), int)) == decode(2, 5, np.zeros((2, 3), int)) == free
-
-
-# Room, with a model.
 
 
 def test_a_state_with_too_little_room():

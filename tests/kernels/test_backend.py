@@ -51,8 +51,6 @@ def test_is_the_product_and_the_bias(way, leading, width, dtype):
         np.testing.assert_allclose(found, expected, **tolerance)
 
 
-# Rounding.
-
 # The distance of 1 to the next number.
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 

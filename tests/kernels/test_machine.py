@@ -97,9 +97,6 @@ def test_commands_take_a_precision(command, trained_run, tmp_path, monkeypatch):
     refused([command, trained_run, *text, "--precision", "half"], "precision must be one of float")
 
 
-# Threads: cores that work apart.
-
-
 @pytest.mark.parametrize(
     "before, environment, gpus, most, expected",
     [

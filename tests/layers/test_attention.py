@@ -28,9 +28,6 @@ def attend(query, key, value, **kwargs):
     return np.array(output)[0, :, 0], np.array(weights)[0, 0]
 
 
-# Worked examples.
-
-
 def test_scores_6_4_and_3_8_over_root_16():
     query = np.zeros((2, 16))
     query[0, :2], query[1, :2] = (6, 4), (3, 8)
@@ -48,9 +45,6 @@ def test_products_of_one_query_with_five_keys():
     np.testing.assert_allclose(weights, [[0.30, 0.45, 0, 0.25, 0]], atol=5e-3)
     powers = np.exp([2.0, 2.4, -10, 1.8, -12.5])
     np.testing.assert_allclose(weights[0], powers / powers.sum(), atol=1e-4)
-
-
-# The formula.
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -100,9 +94,6 @@ def test_dropout_drops_weights_and_returns_them_whole():
     dropped = kept == 0
     assert 0.2 < dropped.mean() < 0.3
     np.testing.assert_allclose(kept[~dropped], weights[~dropped] / 0.75, rtol=1e-5)
-
-
-# Several heads.
 
 
 def test_seed_fixes_the_dropout():
@@ -223,9 +214,6 @@ def test_a_subclass_passes_arguments_on():
     flags = {"use_causal_mask": True, "return_attention_scores": True}
     for how in (flags, {"value_mask": SOURCE != 0}):
         assert_close(layer(X, MEMORY, **how), plain(X, MEMORY, **how), 0)
-
-
-# What does not fit.
 
 
 def mask(*shape):

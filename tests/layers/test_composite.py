@@ -38,9 +38,6 @@ def saved_and_loaded(model, path):
     return keras.saving.load_model(path / "model.keras")
 
 
-# Frozen.
-
-
 def test_a_layer_with_frozen_parts_is_loaded_and_cloned(tmp_path):
     layer = build("Decoder")
     layer.layers[1].trainable = False
@@ -83,9 +80,6 @@ def test_what_earlier_versions_froze():
     for entry in ({"changes": changes}, {"frozen": ["decoder", "source_embedding.embeddings"]}):
         loaded = kt.Transformer.from_config(model.get_config() | entry)
         assert not loaded.decoder.trainable and loaded.encoder.trainable
-
-
-# Quantized.
 
 
 @ignore_quantize
@@ -145,9 +139,6 @@ def test_positions_of_two_layers_are_two(tmp_path):
     assert len({positions, layers[0].positions, layers[2].positions}) == 3
     loaded = saved_and_loaded(model, tmp_path)
     np.testing.assert_array_equal(loaded(normal(1, 3, 8)), model(normal(1, 3, 8)))
-
-
-# What is refused.
 
 
 def test_what_keras_cannot_load_is_not_saved(tmp_path):

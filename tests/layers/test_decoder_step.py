@@ -82,9 +82,6 @@ def test_a_step_beyond_the_room():
     assert np.isnan(graph(tf.constant(3))).all() and np.isfinite(graph(tf.constant(2))).all()
 
 
-# Sublayers of one's own, with LoRA and quantized ones.
-
-
 @keras.saving.register_keras_serializable(package="tests")
 class DoubledAttention(kt.MultiHeadAttention):
     """Overrides `attend`, the part that a pass and a step share."""

@@ -37,9 +37,6 @@ def scores_of(outputs):
     return [x for x in keras.tree.flatten(outputs) if x.ndim == 4]
 
 
-# The future.
-
-
 @pytest.mark.parametrize(("training", "policy"), [(False, "mixed_bfloat16"), (True, "float32")])
 @pytest.mark.parametrize(("name", "norm"), ATTENDING)
 def test_no_position_sees_the_future(name, norm, training, policy):
@@ -66,9 +63,6 @@ def test_no_position_sees_the_future(name, norm, training, policy):
         assert np.abs(actual[:, first:] - expected[:, first:]).max() > 0.05
         for one, other in zip(scores, expected_scores, strict=True):
             np.testing.assert_array_equal(one[:, :, :first], other[:, :, :first])
-
-
-# Padding.
 
 
 def empty_row(arrays):
@@ -100,9 +94,6 @@ def test_row_of_padding_only(name, norm, policy):
     assert_close(outputs[0][:1], call(layer, alone), TOLERANCES[policy])
 
 
-# Precision.
-
-
 @pytest.mark.parametrize("policy", POLICIES[1:])
 @pytest.mark.parametrize(
     ("name", "norm"), [("MultiHeadAttention", "post"), ("Decoder", "pre"), ("Transformer", "post")]
@@ -125,9 +116,6 @@ def test_half_precision(name, norm, policy):
     assert_close(call(layer, arrays), call(shared(name, norm), arrays), tolerance)
 
 
-# Shapes.
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_compute_output_shape(name):
     layer, arrays = shared(name), CASES[name].arrays
@@ -139,8 +127,6 @@ def test_compute_output_shape(name):
     free = keras.tree.map_shape_structure(lambda shape: (None, None, *shape[2:]), shapes)
     assert layer.compute_output_shape(*free) == (None, None, expected[-1])
 
-
-# Configurations.
 
 ARGUMENTS = {
     "PositionalEmbedding": [{"dropout": 0.2, "output_bias": True, "first_position": 1}],

@@ -20,9 +20,6 @@ def embedding(table, **kwargs):
     return layer
 
 
-# Sines and cosines.
-
-
 def test_positions_1_to_3_of_width_4():
     by_hand = [
         [0.8415, 0.5403, 0.0100, 0.99995],
@@ -57,9 +54,6 @@ def test_frequencies_of_tensor2tensor(d_model):
 def test_far_positions():
     found = kt.sinusoidal_encoding(1, 64, start=1_000_000)
     np.testing.assert_allclose(found, oracle.positions(1, 64, 1_000_000), atol=1e-4)
-
-
-# The layer.
 
 
 def test_equals_the_formula():

@@ -51,9 +51,6 @@ def test_equals_the_equations(name):
     assert_close(layer(X, X, **how), expected)
 
 
-# What does not go together.
-
-
 class KerasAttention(kt.EncoderLayer):
     def make_attention(self):
         return keras.layers.MultiHeadAttention(2, 4)
@@ -95,9 +92,6 @@ MISTAKES = [
 def test_mistakes(mistake, message):
     with pytest.raises(ValueError, match=message):
         mistake()
-
-
-# Other implementations.
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -176,9 +170,6 @@ def test_disentangled_attention_is_debertas():
     assert_close(np.where(seen, output, 0), np.where(seen, deberta["output"], 0))
     seen = mask[:, None, :, None]
     assert_close(np.where(seen, scores, 0), np.where(seen, deberta["scores"], 0))
-
-
-# In stacks.
 
 
 @keras.saving.register_keras_serializable(package="tests")

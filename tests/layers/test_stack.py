@@ -83,9 +83,6 @@ def test_epsilon_of_every_layer_normalization(monkeypatch):
     assert_close(layer(x, MEMORY_MASK), oracle.encoder(layer, x, MEMORY_MASK))
 
 
-# Dropout.
-
-
 @pytest.mark.parametrize("name, norm", [("EncoderLayer", "pre"), ("DecoderLayer", "post")])
 def test_dropout_drops_every_sublayer(name, norm):
     """With almost everything dropped, only the residual connection and the norms remain."""
@@ -132,9 +129,6 @@ def test_layer_equals_keras_nlp(name, norm):
     assert_close(ours(**layer_harness.CASES[name].arrays), theirs(**call))
 
 
-# The paper's sizes.
-
-
 def test_weights_of_the_base_model():
     """Vaswani et al., table 3, base: 6 layers of 3.15 million and 4.2 million weights."""
     sizes = {"d_model": 512, "num_heads": 8, "d_ff": 2048}
@@ -146,8 +140,6 @@ def test_weights_of_the_base_model():
     assert encoder.count_params() == attention + feed_forward + 2 * norm
     assert decoder.count_params() == 2 * attention + feed_forward + 3 * norm
 
-
-# What does not fit.
 
 OF_MASK = r"mask has shape .* does not broadcast"
 ALONE = {"cross_attention": False}

@@ -100,9 +100,6 @@ def test_what_targets_lose():
     assert written_back(target, ["ʰ½ÄßΣ，№"]) == ["ʰ½äßσ，№"]
 
 
-# Learning pieces of SentencePiece.
-
-
 def message_of(function, *arguments):
     """What the ValueError says: one line, and not in terms of somebody's C++."""
     with pytest.raises(ValueError) as caught:
@@ -155,8 +152,6 @@ def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
 def test_unfit_arguments(arguments, sentence):
     assert sentence in message_of(SubwordTokenizer.train, *arguments)
 
-
-# Learning pieces of WordPiece.
 
 train = WordPieceTokenizer.train
 
@@ -211,9 +206,6 @@ def test_small_and_odd_corpora():
     message = message_of(train, ["aab"] * 3, 7)
     assert "special ids take 8 ids, received vocabulary_size=7:" in message
     assert "vocabulary_size must be greater than 4" in message_of(train, LINES, 4)
-
-
-# Vocabularies of others.
 
 
 def test_vocabulary_of_another_system(tmp_path):

@@ -27,9 +27,6 @@ def no_window():
     assert plt.get_fignums() == []
 
 
-# --- attention maps ---
-
-
 def draw(sources, targets, *more, **options):
     """A picture of weights at random, of `more` heads or layers and heads; and the weights."""
     size = (*more, len(targets))
@@ -132,8 +129,6 @@ def test_maps_that_do_not_fit(shape, tokens, titles, sentence):
         kt.plot_attention(np.ones(shape), *map(list, tokens), titles)
 
 
-# --- alignments ---
-
 SOURCE, TARGET = ["▁a", "▁red", "▁hat", "東"], ["▁ein", "▁rot", "er", "▁hut", "$x_1$"]
 
 
@@ -171,9 +166,6 @@ def test_alignment():
 def test_alignments_that_do_not_fit(alignment, message):
     with pytest.raises(ValueError, match=message):
         kt.plot_alignment(list("abc"), ["x"], alignment)
-
-
-# --- searches step by step ---
 
 
 def step(token, taken, **best):
@@ -222,9 +214,6 @@ def test_a_row_for_each_step():
     # Text stands out from its cell.
     (axis,) = kt.plot_token_probabilities([step("a", p, a=p) for p in (0.05, 0.5, 0.95)]).axes
     assert [text.get_color() for text in axis.texts[::2]] == ["black", "black", "white"]
-
-
-# --- labels in the characters of any script ---
 
 
 def test_what_is_no_character_is_a_number():

@@ -30,8 +30,6 @@ def cluster_of(text):
     return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
 
 
-# Replicas.
-
 OPTIONS = {"rows": [7, 1], "recipe": "options"}
 WEIGHTS = {"rows": [23, 2, 1], "recipe": "weights"}
 # A first batch that leaves replicas without a row.
@@ -105,9 +103,6 @@ def test_strategies_that_cannot_be_made(monkeypatch):
         make_strategy("multiworker")
 
 
-# TF_CONFIG.
-
-
 def test_workers_in_the_order_of_their_numbers():
     assert read_cluster({}) is None is cluster_of(" ")
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
@@ -173,9 +168,6 @@ def test_a_worker_that_hangs_is_killed():
     assert re.match(lost, said)
 
 
-# Batches.
-
-
 def test_a_workers_replicas_take_its_rows_in_turns():
     ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
     one, two, three = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
@@ -186,9 +178,6 @@ def test_a_workers_replicas_take_its_rows_in_turns():
     ]
     _, last = split_for_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2)
     assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
-
-
-# Processes.
 
 
 def free_ports(count):

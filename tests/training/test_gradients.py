@@ -101,9 +101,6 @@ def assert_same(some, others, tolerance=1e-5):
     assert distance(some[2], others[2]) < tolerance
 
 
-# Slices, the fused loss.
-
-
 @settings(max_examples=settings().max_examples // 2)
 @given(
     rows=st.sampled_from([1, 4, 6]),
@@ -198,9 +195,6 @@ def test_fewer_rows_than_slices(layer):
         assert all(np.isfinite(change).all() for change in changes)
 
 
-# Who computes the loss.
-
-
 class DoublesLoss(Small):
     def compute_loss(self, *args, **kwargs):
         return 2 * super().compute_loss(*args, **kwargs)
@@ -255,9 +249,6 @@ def test_training_follows_an_overridden_encode_or_decode(method):
     source, target = batch()[0]
     decoded = model.decode(target, model.encode(source), source)
     np.testing.assert_allclose(model((source, target)), decoded, atol=1e-6)
-
-
-# What the optimizer gets.
 
 
 @pytest.mark.parametrize(
@@ -315,9 +306,6 @@ def test_gradients_are_clipped_together(precision, parts):
     _, _, changes = update(model, clip_norm=0.01, accumulation_steps=parts)
     step = np.sqrt(sum(np.sum(change**2) for change in changes))
     assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
-
-
-# R-Drop. Its loss is compared with float64 in tests/kernels, too.
 
 
 def float64_loss(model, weights, alpha):

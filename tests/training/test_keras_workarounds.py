@@ -14,8 +14,6 @@ import keras_transformer as kt
 from tests.support.paths import ROOT
 from tests.training.test_gradients import Small, batch
 
-# Building.
-
 (_, X), Y = batch(6)
 
 
@@ -80,9 +78,6 @@ def test_one_batch_by_hand():
     assert second["loss"] < first["loss"]
 
 
-# Functional models.
-
-
 class Base(keras.Model):
     pass
 
@@ -110,9 +105,6 @@ def test_keras_still_changes_the_bases_of_other_classes():
     assert Base.__bases__ != (keras.Model,)
 
 
-# Replicas.
-
-
 def test_all_reduce_still_has_a_custom_gradient():
     """Which keeps its graph: or `sum_over_replicas` and `release_graphs` can go."""
     before = len(ops.gradient_registry.list())
@@ -123,9 +115,6 @@ def test_all_reduce_still_has_a_custom_gradient():
 
     add(tf.ones(2))
     assert len(ops.gradient_registry.list()) > before
-
-
-# Private members.
 
 
 def test_private_modules_of_keras_are_not_imported():

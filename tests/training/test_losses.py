@@ -99,9 +99,6 @@ def test_smoothing_out_of_range(smoothing):
         kt.SmoothedCrossEntropy(smoothing)
 
 
-# Labels: which count, and what is refused.
-
-
 @given(st.integers(-128, -1), st.sampled_from(["int8", "int64", "float16", "float32"]))
 def test_negative_labels_are_ignored_as_padding_is(ignored, dtype):
     labels = np.where(PADDED == 0, ignored, PADDED).astype(dtype)
@@ -175,8 +172,6 @@ def test_losses_of_probabilities_are_refused(loss):
     logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model.compile("adam", logits, metrics=["sparse_categorical_accuracy"])
 
-
-# Metrics.
 
 FEW = np.array([[1, 2, 0, 0], [2, 1, 1, 0]])
 BEST = np.array([[1, 1, 0, 2], [2, 1, 0, 0]])  # right: 1 of 2, and 2 of 3

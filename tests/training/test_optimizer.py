@@ -42,9 +42,6 @@ def test_configuration_of_the_optimizer():
         EMAAdam(use_ema=True, ema_momentum=2.0)
 
 
-# The update.
-
-
 def updates(kind, gradients, start, **options):
     """The weight after each update."""
     weight = keras.Variable(start)
@@ -102,9 +99,6 @@ def test_rows_that_occur_several_times_make_one_gradient():
         updates(EMAAdam, [x], np.zeros((6, 4), "float32")) for x in (rows, tf.zeros((6, 4)) + rows)
     )
     np.testing.assert_array_equal(*steps)
-
-
-# The learning rate.
 
 
 @pytest.mark.parametrize(
@@ -245,9 +239,6 @@ def test_a_validation_loss():
     with pytest.raises(FloatingPointError, match="the validation loss of epoch 1 is not finite"):
         callbacks = [spoil, kt.StopOnDivergence()]
         model.fit(IDS, IDS, validation_data=(IDS, IDS), callbacks=callbacks, verbose=0)
-
-
-# With a loss scale.
 
 
 def scaled(scale):

@@ -33,9 +33,6 @@ class Tagger(kt.TokenTrainer):
         return self.out(self.embedding(ids))
 
 
-# What is refused, with a sentence.
-
-
 def dataset(x, y):
     """One batch of unknown sizes."""
     signature = (tf.TensorSpec((None, None), tf.int32),) * 2
@@ -183,9 +180,6 @@ def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
         assert distance(found[0][2], other[2]) < 1e-6
 
 
-# What files keep, and refuse.
-
-
 def test_compile_arguments_are_saved_with_the_model(tmp_path):
     """But not what belongs to the machine."""
     model = small_model()
@@ -238,9 +232,6 @@ def test_hdf5_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"must end in \.keras"):
             Small().save(tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-# Frozen parts keep their weights.
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,6 @@ def test_vectors_that_are_of_no_use(words, tmp_path):
             kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
 
 
-# Files.
-
-
 WORDS = ["the", ",", ". . .", "at name@domain.com", "fox\u00a0s", "Zwölf", "1995", "</s>", "\x85"]
 TABLE = np.random.default_rng(4).normal(0, 0.3, (9, 5)).astype("float32")
 FORMATS = {"glove": ("", "\n"), "fasttext": ("9 5 \n", " \n"), "windows": ("9 5\r\n", "\r\n")}

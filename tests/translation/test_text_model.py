@@ -102,9 +102,6 @@ def test_mistakes(call, message, eager):
         call(eager)
 
 
-# Batches are searched in parts.
-
-
 def test_parts_have_lengths_of_their_own():
     """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
     sizes = []

@@ -79,9 +79,6 @@ def by_hand(translator, text, config=GREEDY, number=0):
     return texts, log_probs, lengths
 
 
-# One configuration after the other.
-
-
 def test_two_tokenizers():
     words, pieces = SubwordTokenizer.train(LINES, 30, "word"), SubwordTokenizer.train(LINES, 350)
     options = {"norm": "pre", "positions": "learned", "num_layers": 2}
@@ -126,9 +123,6 @@ def test_weights_are_read_not_copied(translator):
     assert {id(weight.value) for weight in translator.model.weights} <= tracked
 
 
-# Batches.
-
-
 def test_order_is_kept_and_rows_do_not_depend_on_their_batch(translator, eager, monkeypatch):
     outputs, log_probs = serve(translator, SOURCES)
     assert len(set(outputs)) > 6 and len({len(output) for output in outputs}) > 3
@@ -145,9 +139,6 @@ def test_order_is_kept_and_rows_do_not_depend_on_their_batch(translator, eager, 
     assert serve(translator, []) == ([], []) and translator.translate([]) == []
     monkeypatch.setattr(tf, "function", None)  # none is made
     assert eager.translate(SOURCES) == outputs
-
-
-# Other searches.
 
 
 def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained):
@@ -187,9 +178,6 @@ def test_maximum_output_length(untrained):
     asked, longer = (dataclasses.replace(BEAM, max_output_length=n) for n in (3, 4))
     assert whole.translate(SOURCES, search=asked) == short
     assert bounded.translate(SOURCES, search=longer) == short
-
-
-# Content.
 
 
 def test_empty_lines(translator):
@@ -282,8 +270,6 @@ def test_a_copied_translator_is_the_same(untrained):
         assert twin.max_output_length == 5 and twin.card == card
         assert twin.translate(SOURCES) == expected
 
-
-# Mistakes.
 
 MANY_SAMPLES = dict(search=SearchConfig(sample=True), n_best=0)
 MISTAKES = {
