@@ -214,29 +214,3 @@ def test_a_subclass_passes_arguments_on():
     flags = {"use_causal_mask": True, "return_attention_scores": True}
     for how in (flags, {"value_mask": SOURCE != 0}):
         assert_close(layer(X, MEMORY, **how), plain(X, MEMORY, **how), 0)
-
-
-def mask(*shape):
-    return np.ones(shape, bool)
-
-
-HEADS = X[:, :, None], MEMORY[:, :, None]
-OF_MASK = r"mask has shape .* does not broadcast"
-MISTAKES = [
-    (lambda: build("MultiHeadAttention")(X, MEMORY, attention_mask=mask(2, 4, 6)), OF_MASK),
-    (lambda: kt.dot_product_attention(*HEADS, HEADS[1], mask=mask(3, 1, 6, 4)), OF_MASK),
-    (
-        lambda: kt.MultiHeadAttention(2, 3)(QUERY, VALUE, normal(B, 5, 12)),
-        "lengths of key and value must be equal, received 5, 6",
-    ),
-    (
-        lambda: kt.MultiHeadAttention(2, 3)(X[:1], MEMORY),
-        "numbers of rows must be equal, received 1, 3, 3",
-    ),
-]
-
-
-@pytest.mark.parametrize("mistake, message", MISTAKES)
-def test_mistakes(mistake, message):
-    with pytest.raises(ValueError, match=message):
-        mistake()

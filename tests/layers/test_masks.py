@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from tests.support import layer_harness
-from tests.support.layer_harness import SOURCE, TARGET, X, assert_close, build, to_numpy
+from tests.support.layer_harness import SOURCE, TARGET, assert_close, build, to_numpy
 
 
 def assert_mask(mask, expected):
@@ -34,22 +34,6 @@ def test_combine():
     assert_mask(kt.combine(rows), rows != 0)
     assert_mask(kt.key_mask(rows != 0), (rows != 0)[:, None, None, :])
     assert kt.combine(None, None) is kt.key_mask(None) is None
-
-
-@pytest.mark.parametrize(
-    "mask, message",
-    [
-        (-1e9 * (TARGET == 0), r"received floats such as -1e\+09"),
-        (np.full((3, 4), 0.5), "received floats such as 0.5"),
-        (keras.Input((4,)), "received floats: pass ops.cast"),
-        (np.ones(4, bool), r"must have shape \(batch, length\), received \(4,\)"),
-    ],
-    ids=["additive", "halves", "unknown floats", "without a batch"],
-)
-def test_what_is_no_mask(mask, message):
-    # As many heads as keys: a mask without a batch would broadcast.
-    with pytest.raises(ValueError, match=message):
-        kt.MultiHeadAttention(4, 2)(X, X, value_mask=mask)
 
 
 # Carried by tensors.

@@ -51,49 +51,6 @@ def test_equals_the_equations(name):
     assert_close(layer(X, X, **how), expected)
 
 
-class KerasAttention(kt.EncoderLayer):
-    def make_attention(self):
-        return keras.layers.MultiHeadAttention(2, 4)
-
-
-class ToldOfTheMemory(kt.DecoderLayer):
-    def make_attention(self):
-        return kt.MultiHeadAttention(2, 4, positions="rotary")
-
-
-MISTAKES = [
-    (lambda: kt.MultiHeadAttention(2, 4, positions="rope"), "one of sinusoidal, learned"),
-    (
-        lambda: kt.Decoder(1, 6, 2, 16, positions="rotary").build((1, 2, 6), (1, 2, 6)),
-        "key_dim must be even for rotary positions, received 3",
-    ),
-    (
-        lambda: kt.Encoder(1, 8, 2, 16, positions="rotary", max_distance=4),
-        "positions='rotary': leave out max_distance=4",
-    ),
-    (
-        lambda: kt.MultiHeadAttention(2, 4, positions=kt.RelativePositions(3), max_distance=4),
-        "max_distance=4 needs positions given by name",
-    ),
-    (lambda: kt.BucketedPositions(3), "a whole number of .*num_buckets=3"),
-    (lambda: kt.BucketedPositions(32, 8), "num_buckets=32, max_distance=8"),
-    (
-        lambda: KerasAttention(8, 2, 16, positions="relative").build((1, 3, 8)),
-        "MultiHeadAttention does not accept positions",
-    ),
-    (
-        lambda: ToldOfTheMemory(8, 2, 16).build((1, 3, 8), (1, 3, 8)),
-        "Cross-attention takes no positions",
-    ),
-]
-
-
-@pytest.mark.parametrize("mistake, message", MISTAKES)
-def test_mistakes(mistake, message):
-    with pytest.raises(ValueError, match=message):
-        mistake()
-
-
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_buckets_equal_keras_hub(bidirectional):
     from keras_hub.src.models.t5.t5_multi_head_attention import T5MultiHeadAttention

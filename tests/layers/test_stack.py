@@ -3,8 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import keras_transformer as kt
 from tests.support import layer_harness, oracle
@@ -139,45 +137,3 @@ def test_weights_of_the_base_model():
     feed_forward = 512 * 2048 + 2048 + 2048 * 512 + 512
     assert encoder.count_params() == attention + feed_forward + 2 * norm
     assert decoder.count_params() == 2 * attention + feed_forward + 3 * norm
-
-
-OF_MASK = r"mask has shape .* does not broadcast"
-ALONE = {"cross_attention": False}
-MISTAKES = [
-    (lambda: build("Encoder")(MEMORY, np.ones((3, 5), bool)), OF_MASK),
-    (lambda: build("EncoderLayer")(MEMORY, np.ones((6, 6), bool)), OF_MASK),
-    (lambda: build("Decoder")(X, MEMORY, memory_mask=X_MASK), OF_MASK),
-    (lambda: build("Decoder")(X), "has cross-attention but received no memory"),
-    (
-        lambda: kt.DecoderLayer(8, 2, 16, **ALONE)(X, MEMORY),
-        "received a memory",
-    ),
-    (lambda: build("Decoder alone").initial_state(), "batch_size or memory"),
-    (lambda: kt.Decoder(2, 8, 3, 16), "num_heads=3 .* d_model=8"),
-    (lambda: kt.EncoderLayer(8, 2, 16, norm="mid"), "norm must be .* received 'mid'"),
-]
-
-
-@pytest.mark.parametrize("mistake, message", MISTAKES)
-def test_mistakes(mistake, message):
-    with pytest.raises(ValueError, match=message):
-        mistake()
-
-
-SIZES = [  # of layers: how they are made with one size, and its name
-    (lambda x: kt.MultiHeadAttention(2, x), "key_dim"),
-    (lambda x: kt.MultiHeadAttention(2, 4, value_dim=x), "value_dim"),
-    (lambda x: kt.DecoderLayer(8, 2, x), "d_ff"),
-    (lambda x: kt.EncoderLayer(8, 2, 16, depth=x), "depth"),
-    (lambda x: kt.Decoder(x, 8, 2, 16), "num_layers"),
-    (lambda x: kt.PositionalEmbedding(x, 8), "vocabulary_size"),
-    (lambda x: kt.RelativePositions(x), "max_distance"),
-]
-
-
-@given(st.sampled_from(SIZES), st.integers(max_value=0) | st.floats() | st.text())
-def test_sizes_are_positive_integers(size, value):
-    make, name = size
-    with pytest.raises(ValueError) as raised:
-        make(value)
-    assert f"{name} must be a positive integer, received {value!r}" in str(raised.value)

@@ -169,28 +169,22 @@ def test_slices_in_graphs():
     assert_same(found[2], found[0])
 
 
-class Penalty(keras.layers.Layer):
-    def call(self, x, training=None):
-        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
-        return x
-
-
-@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Penalty])
-def test_fewer_rows_than_slices(layer):
+def test_fewer_rows_than_slices():
     """No slice is empty: a mean over no rows is NaN."""
 
-    class Around(kt.TokenTrainer):
+    class Penalized(kt.TokenTrainer):
         def __init__(self):
             super().__init__()
-            self.inner, self.out = layer(), keras.layers.Dense(20)
+            self.inner, self.out = keras.layers.BatchNormalization(), keras.layers.Dense(20)
 
         def call(self, x, training=None):
+            self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
             return self.out(self.inner(x, training=training))
 
     _, y = batch(1)
     x = np.random.default_rng(0).normal(size=(1, 9, 8)).astype("float32")
     for option in ({"accumulation_steps": 4}, {"parallel": 4}):
-        _, logs, changes = update(Around(), (x, y), **option)
+        _, logs, changes = update(Penalized(), (x, y), **option)
         assert logs["target_tokens"] == 1 and np.isfinite(logs["loss"])
         assert all(np.isfinite(change).all() for change in changes)
 
@@ -200,22 +194,14 @@ class DoublesLoss(Small):
         return 2 * super().compute_loss(*args, **kwargs)
 
 
-class Declares(OwnCall):
-    fused_loss = True
-
-
-class Undeclared(Small):
-    fused_loss = False
-
-
 @pytest.mark.parametrize(
     "kind, metrics, is_fused",
     [
         (Small, None, True),
-        (Declares, None, True),
+        (type("Declares", (OwnCall,), {"fused_loss": True}), None, True),
         (OwnCall, [], False),
         (DoublesLoss, [], False),
-        (Undeclared, [], False),
+        (type("Undeclared", (Small,), {"fused_loss": False}), [], False),
         (Small, ["sparse_top_k_categorical_accuracy"], False),
     ],
 )
@@ -276,12 +262,10 @@ def test_rows_are_added_to_a_dense_gradient_once():
     model.build()
     data = tf.nest.map_structure(tf.constant, (x, y))
     graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
-    pruned = tf.compat.v1.graph_util.extract_sub_graph(
-        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
-    )
+    assigned = [op.name for op in graph.get_operations() if "Assign" in op.type]
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), assigned)
     kinds = [node.op for node in pruned.node]
-    assert kinds.count("TensorScatterAdd") == 1
-    assert kinds.count("TensorScatterSub") == 0
+    assert (kinds.count("TensorScatterAdd"), kinds.count("TensorScatterSub")) == (1, 0)
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulation_steps": 2}])
@@ -321,16 +305,14 @@ def float64_loss(model, weights, alpha):
     return (weights * losses).sum() / weights.sum() + (np.array(model.own, "float64") ** 2).sum()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_loss_of_two_passes(weighted):
-    """Sample weights need logits; without them the loss is fused."""
+def test_loss_of_two_passes():
+    """By logits, for the sample weights; the fused one: `tests/kernels`."""
     (_, x), y = batch()
-    given = np.random.default_rng(1).random(y.shape, "float32") if weighted else None
-    weights = (y != kt.PAD) * (given if weighted else 1.0)
+    given = np.random.default_rng(1).random(y.shape, "float32")
     model = Small("own")
     model.build()
+    weights = (y != kt.PAD) * given
     expected, without = (float64_loss(model, weights, alpha) for alpha in (2.0, 0.0))
-    _, logs, _ = update(model, (x, y) if given is None else (x, y, given), rdrop=2.0)
-    assert logs["loss"] == pytest.approx(expected, rel=1e-5)
-    assert abs(expected - without) > 1e-2
+    _, logs, _ = update(model, (x, y, given), rdrop=2.0)
+    assert logs["loss"] == pytest.approx(expected, rel=1e-5) and abs(expected - without) > 1e-2
     assert logs["target_tokens"] == (y != kt.PAD).sum(), "tokens count once"

@@ -93,12 +93,6 @@ def test_large_ids_stay_exact():
     assert float(loss(ids, logits)) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1])
-def test_smoothing_out_of_range(smoothing):
-    with pytest.raises(ValueError, match=f"label_smoothing must be .*received {smoothing}"):
-        kt.SmoothedCrossEntropy(smoothing)
-
-
 @given(st.integers(-128, -1), st.sampled_from(["int8", "int64", "float16", "float32"]))
 def test_negative_labels_are_ignored_as_padding_is(ignored, dtype):
     labels = np.where(PADDED == 0, ignored, PADDED).astype(dtype)
@@ -109,15 +103,15 @@ def test_negative_labels_are_ignored_as_padding_is(ignored, dtype):
         assert float(metric()(labels, LOGITS)) == float(metric()(PADDED, LOGITS))
 
 
-WRONG = {
-    "V": (np.where(IDS == 1, V, IDS), "below 11, .*received the label 11"),
-    "beyond int32": (np.full((B, T), 2**32 + 5), f"received the label {2**32 + 5}"),
-    "uint8": (np.full((B, T), 255, "uint8"), "received the label 255"),
-    "half": (IDS + 0.5, "whole numbers below 11, .*received"),
-}
-
-
-@pytest.mark.parametrize("ids, message", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        (np.where(IDS == 1, V, IDS), "below 11, .*received the label 11"),
+        (np.full((B, T), 2**32 + 5), f"received the label {2**32 + 5}"),
+        (np.full((B, T), 255, "uint8"), "received the label 255"),
+        (IDS + 0.5, "whole numbers below 11, .*received"),
+    ],
+)
 def test_wrong_labels(ids, message):
     """Refused where that is possible; else the loss is NaN, so are its gradients and metrics."""
     loss, metrics = kt.SmoothedCrossEntropy(0.1), [metric() for metric in METRICS]
@@ -152,25 +146,6 @@ def test_classes_are_no_tokens():
     for call in (kt.SmoothedCrossEntropy(), kt.MaskedAccuracy()):
         with pytest.raises(ValueError, match=r"\(batch, length, vocabulary\), .*shape \(2, 3\)"):
             tf.function(call)(np.array([0, 1]), tf.zeros([2, 3]))
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "sparse_categorical_crossentropy",
-        keras.losses.SparseCategoricalCrossentropy(),
-        keras.losses.sparse_categorical_crossentropy,
-        ["crossentropy"],
-    ],
-)
-def test_losses_of_probabilities_are_refused(loss):
-    message = "The model returns logits, .*expects probabilities: compile with SmoothedCrossEntropy"
-    model = kt.Transformer(V, V, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    for options in ({"loss": loss}, {"loss": kt.SmoothedCrossEntropy(), "metrics": loss}):
-        with pytest.raises(ValueError, match=message):
-            model.compile("adam", **options)
-    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    model.compile("adam", logits, metrics=["sparse_categorical_accuracy"])
 
 
 FEW = np.array([[1, 2, 0, 0], [2, 1, 1, 0]])
@@ -249,13 +224,3 @@ def test_perplexity_of_half_precision_logits(dtype):
     """Of 70,000 equal logits: beyond float16, and no sum in bfloat16."""
     logits = keras.ops.zeros((1, 2, 70_000), dtype)
     assert float(kt.Perplexity()(np.array([[5, 6]]), logits)) == pytest.approx(70_000, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "made", [kt.SmoothedCrossEntropy(0.2, "own"), kt.MaskedAccuracy("own"), kt.Perplexity("own")]
-)
-def test_configuration_round_trip(made):
-    module = keras.losses if isinstance(made, keras.losses.Loss) else keras.metrics
-    twin = module.deserialize(module.serialize(made))
-    assert type(twin) is type(made) and twin.get_config() == made.get_config()
-    assert float(twin(PADDED, LOGITS)) == float(made(PADDED, LOGITS))

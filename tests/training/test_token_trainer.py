@@ -56,30 +56,6 @@ def test_what_only_the_graph_of_a_step_can_see(fused):
             use(dataset(np.full_like(X, 29), Y))
 
 
-def test_class_weight_is_refused():
-    """Keras would weigh each sentence by the position of its largest id."""
-    model = Small()
-    model.compile("sgd", kt.SmoothedCrossEntropy())
-    for learn in (model.fit, model.train_on_batch):
-        with pytest.raises(ValueError, match="class_weight is not supported: pass sample_weight"):
-            learn(X, Y, class_weight={1: 2.0})
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
-        ({"clip_norm": "1"}, "clip_norm must be above 0, received '1'"),
-        ({"accumulation_steps": 2.0}, "accumulation_steps must be a positive integer"),
-        ({"rdrop": float("nan")}, "rdrop must be a number of at least 0, received nan"),
-        ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
-    ],
-)
-def test_compile_arguments_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        Small().compile("sgd", kt.SmoothedCrossEntropy(), **options)
-
-
 # Losses that are no mean over target tokens.
 
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -142,10 +118,9 @@ def test_other_losses_are_those_of_keras(make):
         before = model.get_weights()
         logs = logs_of(model.train_step, data)
         found.append((logs, [a - b for a, b in zip(model.get_weights(), before, strict=True)]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    assert (
-        distance(found[0][1], found[1][1]) < 1e-6 < distance(found[0][1], [0 * x for x in before])
-    )
+    (logs, changes), (expected, others) = found
+    assert logs == pytest.approx(expected, rel=1e-5)
+    assert distance(changes, others) < 1e-6 < max(np.abs(change).max() for change in changes)
 
 
 @pytest.mark.parametrize("options", [{"loss_weights": 3.0}, {"reduction": "sum"}])
