@@ -76,14 +76,10 @@ def test_dropped_pairs_are_counted(caplog):
     with caplog.at_level(logging.INFO, "keras_transformer"):
         dataset = dataset_of(pairs, 100, max_length=5)
         dataset_of(random_pairs(7))
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        (
-            "WARNING",
-            "kept 2 of 10 pairs; dropped 2 with an empty source, 1 with an empty target, "
-            "3 with a source of more than 5 tokens, 2 with a target of more than 5 tokens",
-        ),
-        ("INFO", "kept 7 of 7 pairs"),
-    ]
+    said = "kept 2 of 10 pairs; dropped 2 with an empty source, 1 with an empty target, "
+    said += "3 with a source of more than 5 tokens, 2 with a target of more than 5 tokens"
+    found = [(record.levelname, record.message) for record in caplog.records]
+    assert found == [("WARNING", said), ("INFO", "kept 7 of 7 pairs")]
     rows = [row for source, _, _ in batches_of(dataset) for row in source]
     assert sorted(map(trimmed, rows)) == [[100, 9, 9, 9, END], [106, END]]
 
@@ -96,17 +92,35 @@ def test_longest_sentence_by_default(tokens_per_batch, longest):
     assert sorted(map(len, map(trimmed, rows))) == [4, longest]
 
 
-def test_shards_are_the_batch_together():
+@pytest.mark.parametrize("count", [2, 9])
+def test_shards_are_the_batch_together(count):
     whole = batches_of(dataset_of(random_pairs(60), 120))
-    for count in (2, 9):
-        shards = [
-            batches_of(dataset_of(random_pairs(60), 120, shard=(i, count))) for i in range(count)
-        ]
-        for index, shard in enumerate(shards):
-            for share, batch in zip(shard, whole, strict=True):
-                for part, rows in zip(share, batch, strict=True):
-                    expected = [trimmed(row) for row in rows[index::count]]
-                    assert [trimmed(row) for row in part] == (expected or [[]])
+    for index in range(count):
+        shard = batches_of(dataset_of(random_pairs(60), 120, shard=(index, count)))
+        for share, batch in zip(shard, whole, strict=True):
+            for part, rows in zip(share, batch, strict=True):
+                expected = [trimmed(row) for row in rows[index::count]]
+                assert [trimmed(row) for row in part] == (expected or [[]])
+
+
+def rows_of(batches):
+    """The ids of each pair, without padding."""
+    rows = (row for batch in batches for row in zip(*batch, strict=True))
+    return sorted(ids for row in rows if any(ids := [trimmed(side) for side in row]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_batches_of_fixed_shapes(count):
+    """The same pairs in one shape for each boundary, which XLA compiles; shards are filled too."""
+
+    def read(**options):
+        return batches_of(dataset_of(random_pairs(200), 96, 32, **options))
+
+    shards = [read(fixed_shapes=True, shard=(i, count)) for i in range(count)]
+    assert len(set(map(len, shards))) == 1
+    shapes = {np.shape(batch) for shard in shards for batch in shard}
+    assert shapes == {(3, -(-rows // count), n) for rows, n in ((6, 16), (4, 24), (3, 32))}
+    assert sorted(sum(map(rows_of, shards), [])) == rows_of(read())
 
 
 def test_order_is_that_of_seed_and_pass():
@@ -258,12 +272,8 @@ SHARES = [48, 96, 14]
 def corpus_of(size, first):
     """Pairs of random lengths; the first id of both sides numbers them from `first` on."""
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
-    return EncodedPairs(
-        *(
-            sentences_of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
-            for side in lengths
-        )
-    )
+    rows = ([[first + i] + [9] * (n - 1) for i, n in enumerate(side)] for side in lengths)
+    return EncodedPairs(*map(sentences_of, rows))
 
 
 def mix_of(seed=6, **options):
@@ -345,6 +355,10 @@ GIVEN = PAIRS | dict(source_tokenizer=numbers, target_tokenizer=numbers)
         (PAIRS, "The source tokenizer, a NoneType, lacks __call__"),
         (dict(corpus="/nowhere"), "/nowhere"),
         (GIVEN | dict(pairs=[("", "7")]), "kept 0 of 1 pair; dropped 1 with an empty source"),
+        (GIVEN | dict(pairs=["hello world"]), "texts, received element 0: 'hello world'"),
+        (GIVEN | dict(pairs={"source": ["a"], "target": ["b"]}), "received element 0: 'source'"),
+        (GIVEN | dict(pairs=[("a",)]), r"received element 0: \('a',\)"),
+        (GIVEN | dict(pairs=[("a", "b"), ("a", None)]), r"received element 1: \('a', None\)"),
         (GIVEN | dict(seed=-1), "seed must be at least 0, received -1"),
         (GIVEN | dict(shard=(2, 2)), "shard must be .i, n. with i from 0 to n - 1"),
         (GIVEN | dict(tokens_per_batch=0), "tokens_per_batch must be at least 1"),

@@ -1,13 +1,10 @@
 """Pairs of texts as ids: all of them, in their order, from any iterable, in one array or many."""
 
-import re
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs, read_sides
+from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
 from tests.support.numbered_pairs import numbers, sentences_of
 
 
@@ -58,18 +55,3 @@ def test_gathers_any_rows_of_any_shards(shards, data):
 
 def test_long_sentences():
     assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
-
-
-@pytest.mark.parametrize(
-    "pairs, received",
-    [
-        (["hello world"], "'hello world'"),
-        ({"source": ["a"], "target": ["b"]}, "'source'"),
-        ([("a",)], "('a',)"),
-        ([("a", "b"), ("a", None)], "('a', None)"),
-    ],
-)
-def test_what_is_no_pair(pairs, received):
-    message = f"must be pairs .source, target. of texts, received element .: {re.escape(received)}"
-    with pytest.raises(ValueError, match=message):
-        read_sides(pairs)

@@ -145,32 +145,26 @@ def test_a_corpus_of_the_first_format_opens(options, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
+def test_what_is_damaged_is_named(made, tmp_path):
+    """Files of ids: `tests/runs/test_opening.py`. A whole corpus may be moved."""
+    corpus = shutil.copytree(made, tmp_path / "corpus")
+    assert len(kt.PreparedCorpus(corpus).pairs) == len(kt.PreparedCorpus(made))
+    (corpus / "00000.ids.npy").unlink()
+    with pytest.raises(ValueError, match=f"{corpus} lacks 00000.ids.npy: prepare the corpus"):
+        kt.PreparedCorpus(corpus)
+    for content, message in (
         ('{"format": 1', "manifest.json is corrupted"),
         ("[]", "manifest.json holds no JSON object"),
         ('{"format": 3}', "was prepared by another version, in format 3, but this"),
         ('{"format": 2, "files": {}}', "manifest.json was changed or is corrupted"),
         ('{"sha256": "", "format": 1, "files": {}}', "manifest.json was changed or is corrupted"),
         ('{"format": 1, "files": {}}', "manifest.json lacks fingerprints, options, shards"),
-        (None, "is not a prepared corpus .manifest.json is missing"),
-    ],
-)
-def test_a_damaged_manifest_is_named(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match=f"{tmp_path}.*{message}"):
+    ):
+        (corpus / "manifest.json").write_text(content)
+        with pytest.raises(ValueError, match=f"{corpus}.*{message}"):
+            kt.PreparedCorpus(corpus)
+    with pytest.raises(ValueError, match="is not a prepared corpus .manifest.json is missing"):
         kt.PreparedCorpus(tmp_path)
-
-
-def test_a_missing_file_is_named(made, tmp_path):
-    """Files that are damaged: `tests/runs/test_opening.py`. A whole corpus may be moved."""
-    corpus = shutil.copytree(made, tmp_path / "corpus")
-    assert len(kt.PreparedCorpus(corpus).pairs) == len(kt.PreparedCorpus(made))
-    (corpus / "00000.ids.npy").unlink()
-    with pytest.raises(ValueError, match=f"{corpus} lacks 00000.ids.npy: prepare the corpus"):
-        kt.PreparedCorpus(corpus)
 
 
 def test_only_into_an_empty_directory(text, tmp_path):

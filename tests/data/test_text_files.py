@@ -80,8 +80,8 @@ def found_in(path):
 
 
 # Ends of lines, marks, what str.splitlines takes for ends besides, halves of characters; any bytes.
-TEXT = [b"\n", b"\n", b"\r\n", b"\r", b"\t", b"a\tb\n", b"c\td\r\n", b"\x1c", b"\x00", b"word"]
-TEXT += [one.encode() for one in "\ufeff\u2028\x85é🙂"]
+TEXT = [b"\n", b"\n", b"\r\n", b"\r", b"\t", b"a\tb\n", b"c\td\r\n", b"\x00", b"word"]
+TEXT += [one.encode() for one in "\ufeff\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1eé🙂"]
 FRAGMENTS = [*TEXT, b"\xc3", b"\x80", b"\xed\xa0\x80"]
 contents = st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=3)).map(b"".join)
 texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
@@ -96,6 +96,7 @@ texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
 @example(b"one\ntwo\nthree\xff\n", "a.txt", False, 5)
 @example(b"one\n\n\nfour\xff\n", "a.txt", False, 1 << 20)
 @example("ab\n\ufeffb\n".encode(), "a.txt", False, 3)
+@example("\ufeff\ufeffa\u2028b\x85d\x0be\x1ci\rj\r\n\n".encode(), "a.gz", True, 8)
 @example(b"a\tb\nc\td\te\n", "a.tsv", False, 1 << 20)
 def test_any_bytes_are_lines_or_a_sentence(tmp_path_factory, content, name, is_packed, size):
     """Packed or not, whatever its name, in blocks of any size."""
@@ -124,14 +125,6 @@ def test_damaged_packed_files_are_read_alike_or_named(tmp_path_factory, data):
     found = found_in(path)
     assert found == lines or isinstance(found, str) and found.startswith(f"{path} "), found
     assert not cut or isinstance(found, str)
-
-
-def test_lines_by_hand(write):
-    """Only a newline ends a line; what str.splitlines takes for ends besides does not."""
-    line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\x00k"
-    path = write("source.txt", f"\ufeff\ufeff{line}\r\n\ufeffnext\n\n")
-    assert read_lines(path) == [f"\ufeff{line}", "\ufeffnext", ""]
-    assert read_pairs(write("pairs.tsv.gz", "a\tb\n\tc\r\n")) == [Pair("a", "b"), Pair("", "c")]
 
 
 def test_text_from_a_pipe(tmp_path):

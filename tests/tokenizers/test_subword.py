@@ -149,13 +149,11 @@ def test_saved_copied_and_loaded(tmp_path):
 
 
 def test_what_is_no_model(tmp_path):
-    (tmp_path / "text.spm").write_text("the quick brown fox\n" * 10)
     for model in (b"garbage", "text", math.pi, b"\x00" * 1000):
         with pytest.raises(ValueError, match="Expected the bytes of a SentencePiece"):
             SubwordTokenizer(model)
-    for path, message in ((tmp_path / "text.spm", "SentencePiece"), (tmp_path, "Is a directory")):
-        with pytest.raises(ValueError, match=f"{path}.*{message}"):
-            SubwordTokenizer.load(path)
+    with pytest.raises(ValueError, match=f"{tmp_path}.*Is a directory"):
+        SubwordTokenizer.load(tmp_path)
 
 
 def test_only_models_with_our_special_ids():

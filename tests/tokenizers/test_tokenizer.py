@@ -86,15 +86,3 @@ def test_ids_of_another_integer_type(own):
         translator = without_graphs(kt.Translator(model, tokenizer, tokenizer))
         scores.append(translator.score(["one"], ["two"]))
     np.testing.assert_allclose(*scores)
-
-
-def test_what_is_no_tokenizer(own):
-    model = random_translator(own).model
-    for wrong, lacks in (
-        ("abc", "a str, lacks vocabulary_size, __call__, detokenize, pieces: pass a Subword"),
-        (SubwordTokenizer, "the class SubwordTokenizer, lacks vocabulary_size: pass a Subword"),
-    ):
-        with pytest.raises(ValueError, match=f"The source tokenizer, {lacks}"):
-            kt.Translator(model, wrong, own)
-        with pytest.raises(ValueError, match=r"The target tokenizer, .* of kt\.Tokenizer\.$"):
-            kt.Translator(model, own, wrong)

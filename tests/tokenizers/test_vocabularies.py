@@ -1,6 +1,7 @@
 """What vocabularies are learned from, what they keep, and what is no vocabulary."""
 
 import collections
+import functools
 import json
 import random
 
@@ -135,9 +136,8 @@ def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
     assert message == "Cannot learn a vocabulary: every line of the text is empty."
 
 
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
+def test_unfit_arguments():
+    for arguments, sentence in (
         ((["abcd"], 264, "unigram"), "take 265 ids, received vocabulary_size=264"),
         ((LINES, 300, "words"), "model_type must be one of bpe, unigram, char"),
         ((LINES, None, "bpe"), "vocabulary_size must be an integer for model_type='bpe'"),
@@ -146,11 +146,8 @@ def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
         (("corpus.txt", 300), "lines must be a list of strings or an open file, received "),
         ((LINES[0].encode(), 300), "lines must be a list of strings or an open file, received "),
         (([*LINES, ("a", "b")], 300), "Every line must be a string, received a tuple: ('a', 'b')."),
-    ],
-    ids=lambda x: str(x)[-30:],
-)
-def test_unfit_arguments(arguments, sentence):
-    assert sentence in message_of(SubwordTokenizer.train, *arguments)
+    ):
+        assert sentence in message_of(SubwordTokenizer.train, *arguments)
 
 
 train = WordPieceTokenizer.train
@@ -216,40 +213,25 @@ def test_vocabulary_of_another_system(tmp_path):
     assert tokenizer.file_ids(tokenizer("Thére")).numpy().tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
-        (b"[PAD]\nthe\n", "has no [UNK], which stands for"),
-        (b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
-        (b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
-    ],
-)
-def test_what_is_no_vocabulary(content, sentence, tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(content)
-    message = message_of(WordPieceTokenizer.from_vocabulary, path, True)
-    assert message.startswith(str(path)) and sentence in message
-
-
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [
-        (serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
-        (b"[" * 100_000, "it is not JSON"),
-        (b"[1]", "it is not JSON with pieces"),
-        (SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
-        (SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
-        (SOUND | {"lowercase": "yes"}, "its format is not"),
-    ],
-    ids=["cut off", "nested", "list", "format", "string", "case"],
-)
-def test_what_is_no_wordpiece_model(content, reason, tmp_path):
-    content = content if isinstance(content, bytes) else json.dumps(content).encode()
-    (tmp_path / "source.wordpiece").write_bytes(content)
-    message = message_of(WordPieceTokenizer.load, tmp_path / "source.wordpiece")
-    assert message.startswith(f"{tmp_path}/source.wordpiece: Expected the bytes of a WordPiece")
-    assert reason in message and len(message) < 400
+def test_files_that_are_no_vocabulary(tmp_path):
+    path = tmp_path / "vocabulary"
+    of_pieces = functools.partial(WordPieceTokenizer.from_vocabulary, lowercase=True)
+    for load, content, reason in (
+        (of_pieces, b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
+        (of_pieces, b"[PAD]\nthe\n", "has no [UNK], which stands for"),
+        (of_pieces, b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
+        (of_pieces, b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
+        (SubwordTokenizer.load, b"the quick brown fox\n" * 10, "the bytes of a SentencePiece"),
+        (WordPieceTokenizer.load, serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
+        (WordPieceTokenizer.load, b"[" * 100_000, "it is not JSON"),
+        (WordPieceTokenizer.load, b"[1]", "it is not JSON with pieces"),
+        (WordPieceTokenizer.load, SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
+        (WordPieceTokenizer.load, SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
+        (WordPieceTokenizer.load, SOUND | {"lowercase": "yes"}, "its format is not"),
+    ):
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        message = message_of(load, path)
+        assert message.startswith(str(path)) and reason in message and len(message) < 400

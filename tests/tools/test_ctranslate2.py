@@ -22,38 +22,20 @@ from tests.support.toy_translator import (
 SOURCES = [source for source, _ in toy_pairs(60, seed=3)]
 
 
-MAKERS = {
-    "pre-norm, learned": lambda: random_translator(
-        seed=3,
-        norm="pre",
-        positions="learned",
-        num_layers=2,
-        share_embeddings="all",
-        output_bias=True,
-    ),
-    "deep, target": lambda: random_translator(
-        seed=4,
-        deviation=0.2,
-        num_layers=3,
-        activation="silu",
-        share_embeddings="target",
-        epsilon=0.1,
-    ),
-    # [UNK] is among the sources' pieces, and what it is called goes by the target.
-    "wordpiece, own softmax": lambda: random_translator(
-        WordPieceTokenizer.train(["abcdefg"], 19),
-        WordPieceTokenizer.train(["ABCDEFGH"], 21),
-        seed=9,
-        deviation=0.2,
-        num_layers=2,
-        suppress_ids=True,
-    ),
-}
+LEARNED = dict(norm="pre", positions="learned", share_embeddings="all", output_bias=True)
+DEEP = dict(deviation=0.2, num_layers=3, activation="silu", share_embeddings="target", epsilon=0.1)
+WORDS = dict(seed=9, deviation=0.2, suppress_ids=True)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_translations_are_equal(name, tmp_path):
-    translator = without_graphs(MAKERS[name]())
+@pytest.mark.parametrize("options", [LEARNED, DEEP, WORDS], ids=["learned", "deep", "wordpiece"])
+def test_translations_are_equal(options, tmp_path):
+    tokenizers = []
+    if options is WORDS:
+        # [UNK] is among the sources' pieces, and what it is called goes by the target.
+        corpora = ("abcdefg", 19), ("ABCDEFGH", 21)
+        tokenizers = [WordPieceTokenizer.train([text], size) for text, size in corpora]
+    options = dict(seed=4, num_layers=2) | options
+    translator = without_graphs(random_translator(*tokenizers, **options))
     path = export_ctranslate2(translator, tmp_path / "model")
     assert path == tmp_path / "model"
     for beam_size in (1, 4):
@@ -80,22 +62,16 @@ def test_translations_are_equal(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"positions": "relative", "max_distance": 3},
-        {"positions": "bucketed", "max_distance": 18},
-        {"positions": "rotary"},
-        {"positions": "none"},
-    ],
-    ids=lambda options: options["positions"],
+    "positions, distance", [("relative", 3), ("bucketed", 18), ("rotary", None), ("none", None)]
 )
-def test_positions(options, tmp_path):
+def test_positions(positions, distance, tmp_path):
     """The same probabilities, of targets that neither of them has chosen."""
-    translator = random_translator(seed=4, norm="pre", num_layers=2, **options)
+    how = dict(positions=positions, max_distance=distance)
+    translator = random_translator(seed=4, norm="pre", num_layers=2, **how)
     path = export_ctranslate2(translator, tmp_path / "model")
     tokenizer, targets = translator.source_tokenizer, ["ABC", "HG", "DDDDHHHAGG", "E"] * 15
     texts = SOURCES
-    if "max_distance" in options:  # longer than distances that have a bucket to themselves
+    if distance:  # longer than distances that have a bucket to themselves
         texts = [f"{text}{SOURCES[i - 1]}{SOURCES[i - 2]}" for i, text in enumerate(SOURCES)]
     pieces = [
         [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(some)).to_list()]

@@ -95,12 +95,13 @@ def test_without_a_gpu_the_cpu_is_taken(name):
 
 def test_strategies_that_cannot_be_made(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(ValueError, match="already initialized the CPU: call make_strategy before"):
-        make_strategy("mirrored", logical_devices=7)
-    with pytest.raises(ValueError, match="strategy must be one of auto, one, .* received 'many'"):
-        make_strategy("many")
-    with pytest.raises(ValueError, match='"multiworker" needs TF_CONFIG'):
-        make_strategy("multiworker")
+    for arguments, message in (
+        (("mirrored", 7), "already initialized the CPU: call make_strategy before"),
+        (("many",), "strategy must be one of auto, one, .* received 'many'"),
+        (("multiworker",), '"multiworker" needs TF_CONFIG'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_strategy(*arguments)
 
 
 def test_workers_in_the_order_of_their_numbers():
@@ -114,28 +115,23 @@ def test_workers_in_the_order_of_their_numbers():
         assert cluster.is_chief == (number == 0)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_invalid_clusters():
+    for text in (
         "workers",
         "[]",
         {"cluster": {"worker": ["a:1"]}},
         WORKERS | {"task": {"type": "evaluator", "index": 0}},
         WORKERS | {"task": {"type": "worker", "index": 2}},
         WORKERS | {"cluster": {"worker": ["a", "b:2"]}},
-    ],
-)
-def test_invalid_clusters(text):
-    with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the task"):
-        cluster_of(text)
+    ):
+        with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the"):
+            cluster_of(text)
 
 
 def test_a_worker_that_never_comes():
     here, there = free_ports(2)
     cluster = Cluster((f"127.0.0.1:{there}", f"127.0.0.1:{here}"), 1)
-    with pytest.raises(
-        ValueError, match=rf"the chief \(127.0.0.1:{there}\) did not respond within"
-    ):
+    with pytest.raises(ValueError, match=rf"the chief \(127.0.0.1:{there}\) did not respond"):
         wait_for_workers(cluster, 0.5)
     with socket.create_server(("127.0.0.1", there)):
         wait_for_workers(cluster, 5)
@@ -191,11 +187,11 @@ def started(*trainings):
     """Processes that train together, each with trainings of its own; one alone is no worker."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(len(trainings))]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("TF_CONFIG", None)
     with contextlib.ExitStack() as stack:
         processes = []
         for index, mine in enumerate(trainings):
-            environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-            environment["PYTHONPATH"] = str(ROOT)
             if len(trainings) > 1:
                 task = {"type": "worker", "index": index}
                 config = {"cluster": {"worker": addresses}, "task": task}

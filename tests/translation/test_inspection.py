@@ -54,18 +54,3 @@ def test_greedy_search_takes_the_first_of_each():
         assert len(steps) == padded.index(END) + 1
     steps = kt.token_probabilities(translator, "ab", translator.target_tokenizer("AB").numpy())
     assert [step.token for step in steps] == ["▁", "A", "B"], "no END of its own"
-
-
-@pytest.mark.parametrize(
-    "target, number, message",
-    [
-        ("A", 278, "number must be from 1 to 277, the vocabulary, received 278"),
-        ("A" * 20, 5, "max_length is 12."),
-        ([5] * 13, 5, "Expected 1 to 12 ids of a vocabulary of 277"),
-        ([277], 5, r"received \[277\]"),
-        ([0.5], 5, "a text or the ids of one"),
-    ],
-)
-def test_what_does_not_fit(target, number, message):
-    with pytest.raises(ValueError, match=message):
-        kt.token_probabilities(trained_translator(), "a", target, number)

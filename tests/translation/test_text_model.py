@@ -85,23 +85,6 @@ def test_sources_are_cut_as_in_translation(eager):
     assert first == second
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda t: t.score(["ab"], "AB"), "a list of sentences, received one string"),
-        (lambda t: t.align(["ab"], []), "a target for each source, received 0 for 1"),
-        # ▁, twelve letters, END
-        (lambda t: t.score(["a", "b"], ["A", "A" * 12]), "Target 2 has 14 tokens, .*length is 12"),
-        (lambda t: t.align(["a"], ["A"], layers=[2]), "Unknown layer 2: choose from 1 to 1"),
-        (lambda t: t.align(["a"], ["A"], heads=[1, 0]), "Unknown head 0"),
-        (lambda t: t.align(["a"], ["A"], heads=[]), "at least one head"),
-    ],
-)
-def test_mistakes(call, message, eager):
-    with pytest.raises(ValueError, match=message):
-        call(eager)
-
-
 def test_parts_have_lengths_of_their_own():
     """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
     sizes = []

@@ -14,16 +14,12 @@ from keras_transformer.decoding import search
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.transformer import Transformer
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
-from keras_transformer.translation.translator import Translator
 from tests.support.sample_text import BYTES, LINES, TEXTS
 from tests.support.toy_translator import (
     MAX_LENGTH,
-    SIZES,
     SOURCES,
     random_translator,
-    toy_tokenizer,
     trained_translator,
     without_graphs,
 )
@@ -269,38 +265,3 @@ def test_a_copied_translator_is_the_same(untrained):
         assert twin.source_tokenizer is twin.target_tokenizer
         assert twin.max_output_length == 5 and twin.card == card
         assert twin.translate(SOURCES) == expected
-
-
-MANY_SAMPLES = dict(search=SearchConfig(sample=True), n_best=0)
-MISTAKES = {
-    "long prefix": (
-        lambda t: t.translate(["ab", "c"], prefixes=["A", "A" * 12]),
-        "Prefix 2 has 13 tokens, but the model's max_length is 12",
-    ),
-    "two prefixes": (lambda t: t("a", prefixes=["A", "B"]), "received 2 for 1"),
-    "n_best": (lambda t: t.translate_n_best(["a"], search=BEAM, n_best=5), "received 5"),
-    "no samples": (lambda t: t.translate_n_best(["a"], **MANY_SAMPLES), "received 0"),
-    "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),
-    "table": (lambda t: t(tf.constant([["a"]])), r"received string \(1, 1\)."),
-    "prefix tensor": (
-        lambda t: t(tf.constant(["a", "b"]), prefixes=["A"]),
-        r"Expected prefixes of the shape \(2,\), received \(1,\)",
-    ),
-    "length": (lambda t: without_graphs(t, max_output_length=0), "at least 1, received 0"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(eager, name):
-    call, message = MISTAKES[name]
-    with pytest.raises(ValueError, match=message):
-        call(eager)
-
-
-def test_tokenizer_of_another_size():
-    tokenizer, other = toy_tokenizer(), SubwordTokenizer.train(["ab"], None, "char")
-    model = Transformer(277, 277, **SIZES)
-    for side, tokenizers in (("source", (other, tokenizer)), ("target", (tokenizer, other))):
-        with pytest.raises(ValueError, match=f"The {side} tokenizer has 263 ids, .* built for 277"):
-            Translator(model, *tokenizers)
-    assert Translator(model, tokenizer, tokenizer).model.built
