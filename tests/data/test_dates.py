@@ -68,7 +68,8 @@ def test_training_draws_no_combination_twice(only_1998):
 
 
 def test_languages_are_in_every_part(corpus):
-    train, valid, test = (collections.Counter(pair.group for pair in part) for part in corpus)
+    parts = corpus.train, corpus.valid, corpus.test
+    train, valid, test = (collections.Counter(pair.group for pair in part) for part in parts)
     assert (valid, test) == (dict.fromkeys(LANGUAGES, 50), dict.fromkeys(LANGUAGES, 100))
     assert set(train) == set(LANGUAGES) and min(train.values()) > 3_500
 

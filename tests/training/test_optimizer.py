@@ -42,7 +42,7 @@ def test_momentum_grows_from_nothing_to_what_was_asked_for():
         (kt.EMAAdam, {"use_ema": True, "ema_momentum": 0.5}),
         (kt.WarmupInverseSqrt, {"d_model": 64}),
         (kt.WarmupInverseSqrt, {"peak": 0.1, "warmup_steps": 7, **COOLDOWN}),
-        (kt.SmoothedCrossEntropy, {"smoothing": 0.2, "name": "own"}),
+        (kt.SmoothedCrossEntropy, {"label_smoothing": 0.2, "name": "own"}),
         (kt.MaskedAccuracy, {"name": "own"}),
         (kt.Perplexity, {"name": "own"}),
     ],
