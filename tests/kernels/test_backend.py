@@ -7,12 +7,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.kernels.backend import (
-    graph_projection,
-    multiply,
-    project,
-    xla_projection,
-)
+from keras_transformer.kernels.backend import graph_projection, multiply, project, xla_projection
 from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
 from tests.support.layer_harness import truncates
 

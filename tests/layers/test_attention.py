@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 import keras_transformer as kt
 from tests.support import oracle
-from tests.support.layer_harness import (
-    MEMORY,
-    SOURCE,
-    X,
-    assert_close,
-    build,
-    normal,
-    to_numpy,
-)
+from tests.support.layer_harness import MEMORY, SOURCE, X, assert_close, build, normal, to_numpy
 
 
 def attend(query, key, value, **kwargs):

@@ -141,7 +141,7 @@ ARGUMENTS = {
     ],
     "EncoderLayer": [{"depth": 3, "epsilon": 0.1, "positions": "rotary"}],
     "Transformer": [
-        {"share_embeddings": "all", "positions": "learned", "dropout": 0.1, "activation": "silu"},
+        {"share_embeddings": "all", "positions": "learned", "dropout": 0.1, "activation": "silu"}
     ],
 }
 

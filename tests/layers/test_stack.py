@@ -6,15 +6,7 @@ import pytest
 
 import keras_transformer as kt
 from tests.support import layer_harness, oracle
-from tests.support.layer_harness import (
-    MEMORY,
-    MEMORY_MASK,
-    NORMS,
-    X_MASK,
-    X,
-    assert_close,
-    build,
-)
+from tests.support.layer_harness import MEMORY, MEMORY_MASK, NORMS, X_MASK, X, assert_close, build
 
 
 def test_kernels_start_apart():

@@ -12,12 +12,7 @@ from keras_transformer.presets import SearchConfig
 from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
-from tests.support.toy_translator import (
-    MAX_LENGTH,
-    random_translator,
-    toy_pairs,
-    without_graphs,
-)
+from tests.support.toy_translator import MAX_LENGTH, random_translator, toy_pairs, without_graphs
 
 SOURCES = [source for source, _ in toy_pairs(60, seed=3)]
 

@@ -174,8 +174,7 @@ def test_compile_arguments_are_saved_with_the_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("of_file", "of_model"),
-    [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})],
+    ("of_file", "of_model"), [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})]
 )
 def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
     larger = randomize(small_model(**of_file))
