@@ -104,7 +104,6 @@ def test_shards_are_the_batch_together(count):
 
 
 def rows_of(batches):
-    """The ids of each pair, without padding."""
     rows = (row for batch in batches for row in zip(*batch, strict=True))
     return sorted(ids for row in rows if any(ids := [trimmed(side) for side in row]))
 
@@ -283,7 +282,6 @@ def mix_of(seed=6, **options):
 
 
 def passes_of(stream, count):
-    """The pairs of each pass, as (corpus, number)."""
     for number in range(count):
         batches = [stream.batch(number, index) for index in range(stream.batches_in(number))]
         yield [divmod(row[0] - 1000, 1000) for source, _, _ in batches for row in source.tolist()]

@@ -51,7 +51,6 @@ def contents(path):
 
 
 def sentences(corpus):
-    """Both sides as lists of lists of ids."""
     for side in (corpus.pairs.source.shards, corpus.pairs.target.shards):
         rows = []
         for ids, offsets in side:

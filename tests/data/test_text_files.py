@@ -40,12 +40,11 @@ def write(tmp_path):
     return written
 
 
-def message_of(function, *arguments):
-    """What the ValueError says: one line."""
+def refused(sentence, *arguments):
+    """These files of pairs are refused by one line with this sentence."""
     with pytest.raises(ValueError) as caught:
-        function(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+        read_pairs(*arguments)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 
 UNREADABLE = "is not valid UTF-8 at byte {}: convert the file."
@@ -138,36 +137,30 @@ def test_text_from_a_pipe(tmp_path):
 
 def test_files_that_cannot_be_read(write, tmp_path):
     good, bad = write("good.txt", "a\n"), tmp_path / "bad.gz"
-    assert message_of(read_pairs, bad, good) == f"No file matches {bad}: check the path."
+    refused(f"No file matches {bad}: check the path.", bad, good)
     bad.mkdir()
-    assert message_of(read_pairs, good, bad).startswith(f"{bad} cannot be read (Is a directory)")
+    refused(f"{bad} cannot be read (Is a directory)", good, bad)
     bad.rmdir()
     bad.write_bytes(b"no gzip\n")
-    assert f"{bad} cannot be read (Not a gzipped file" in message_of(read_lines, bad)
-    assert message_of(read_lines, bad).endswith("): it is truncated or corrupted.")
+    refused(f"{bad} cannot be read (Not a gzipped file", bad, good)
 
 
 def test_unequal_line_counts(write):
     longer, shorter = write("longer", "1\n2\n3\n4\n5\n"), write("shorter", "1\n2\n3")
-    for paths in ((longer, shorter), (shorter, longer)):
-        message = message_of(read_pairs, *paths)
-        first, second = (5, 3) if paths[0] == longer else (3, 5)
-        assert f"{paths[0]} has {first} lines and {paths[1]} has {second}: " in message
-        assert f"{shorter} ends before line 4 of {longer}" in message
+    end = f"{shorter} ends before line 4 of {longer}"
+    refused(f"{longer} has 5 lines and {shorter} has 3: {end}", longer, shorter)
+    refused(f"{shorter} has 3 lines and {longer} has 5: {end}", shorter, longer)
 
 
 @pytest.mark.parametrize("table", ["a.tsv", "a.TSV", "a.tsv.gz"])
 def test_a_table_needs_no_target(write, table):
     table, text = write(table, "a\tb\n"), write("text", "a\n")
+    assert read_pairs(table) == [("a", "b", "")]
     message = f"{table} has both source and target: omit --train-target"
     for other in (text, table):
-        assert message_of(read_pairs, table, other, "--train-target") == f"{message}."
-    assert message_of(read_pairs, text, table, "--train-target") == (
-        f"{message}, and pass this file as the source."
-    )
-    assert read_pairs(table) == [("a", "b", "")]
-    expected = f"The target file is missing: pass the translations of {text}, or one .tsv file"
-    assert message_of(read_pairs, text).startswith(expected)
+        refused(f"{message}.", table, other, "--train-target")
+    refused(f"{message}, and pass this file as the source.", text, table, "--train-target")
+    refused(f"The target file is missing: pass the translations of {text}, or one .tsv", text)
 
 
 def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
@@ -175,20 +168,19 @@ def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
         write(f"part-{number}.en.gz", f"\ufeffa{number}\r\nb{number}")
         write(f"part-{number}.de", f"\ufeffx{number}\ny{number}\n")
     pairs = read_pairs(tmp_path / "part-*.en.gz", tmp_path / "part-*.de")
-    assert [pair.source for pair in pairs] == ["a1", "b1", "a2", "b2", "a3", "b3"]
-    assert [pair.target for pair in pairs] == ["x1", "y1", "x2", "y2", "x3", "y3"]
+    sources, targets, _ = zip(*pairs, strict=True)
+    assert sources == ("a1", "b1", "a2", "b2", "a3", "b3")
+    assert targets == ("x1", "y1", "x2", "y2", "x3", "y3")
     odd = write("part-[1].tsv", "odd\tname\n")
     assert read_pairs(odd) == [("odd", "name", "")], "a name that is one is no pattern"
     one, many = write("one.de", "a\n"), tmp_path / "part-*.de"
-    expected = f"{many} matches 3 files, but {one} matches 1: each source file must"
-    assert message_of(read_pairs, many, one).startswith(expected)
+    refused(f"{many} matches 3 files, but {one} matches 1: each source file must", many, one)
 
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
 
 def split_validation(pairs, fraction, seed):
-    """The pairs to train on, and those held out."""
     blocks = [tuple([pair[side].encode() for pair in pairs] for side in (0, 1))]
     text = TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
     return [pair for block in text.blocks() for pair in decode(block)], text.valid
@@ -255,19 +247,15 @@ def test_rows_are_drawn_from_everywhere():
 
 
 def test_hashes_are_those_of_splitmix64():
-    """A version that drew others would validate runs of before by what they were trained on."""
-    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == [
-        0xE220A8397B1DCDAF,  # its first output for the state 0, as published
-        hash_of(1 + 0x9E3779B97F4A7C15),
-    ]
+    """A version that drew others would validate runs of before by what they were trained on.
 
-
-def hash_of(state):
-    """The mixing of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    bits = (1 << 64) - 1
+    Steele, Lea and Flood (2014): the first output for the state 0, as published; and for 1.
+    """
+    bits, state = (1 << 64) - 1, 1 + 0x9E3779B97F4A7C15
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
     state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
-    return state ^ state >> 31
+    expected = [0xE220A8397B1DCDAF, state ^ state >> 31]
+    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == expected
 
 
 def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():

@@ -93,8 +93,6 @@ class DoubledAttention(kt.MultiHeadAttention):
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnDecoderLayer(kt.DecoderLayer):
-    """Makes other sublayers."""
-
     def make_attention(self):
         options = super().make_attention().get_config() | {"name": None}
         return DoubledAttention.from_config(options)
@@ -108,15 +106,11 @@ class OwnDecoderLayer(kt.DecoderLayer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnDecoder(kt.Decoder):
-    """A stack of them."""
-
     layer_class = OwnDecoderLayer
 
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnTransformer(kt.Transformer):
-    """A model of them."""
-
     decoder_class = OwnDecoder
 
 
@@ -166,8 +160,6 @@ def test_a_changed_model_in_another_precision():
 
 
 class OwnCall(kt.MultiHeadAttention):
-    """Overrides `call`."""
-
     def call(self, query, value, **kwargs):
         output, weights = super().call(query, value, return_attention_scores=True)
         return 0 * output, weights

@@ -15,7 +15,6 @@ IDS = np.array([[2, 5, 7, 0]])
 
 
 def embedding(table, **kwargs):
-    """A PositionalEmbedding with this table."""
     layer = kt.PositionalEmbedding(*table.shape, **kwargs)
     layer.build()
     layer.set_weights([table, *layer.get_weights()[1:]])

@@ -131,8 +131,6 @@ def test_disentangled_attention_is_debertas():
 
 @keras.saving.register_keras_serializable(package="tests")
 class HalvedRelative(kt.RelativePositions):
-    """A scheme of one's own."""
-
     def add_values(self, output, weights, at):
         return output
 

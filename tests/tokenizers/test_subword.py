@@ -31,7 +31,6 @@ every_type = pytest.mark.parametrize("model_type", CONFIGURATIONS)
 
 @functools.cache
 def trained(model_type="bpe"):
-    """A tokenizer and the sentencepiece package's processor of the same model."""
     size, lowercase, nfkc = CONFIGURATIONS[model_type]
     tokenizer = SubwordTokenizer.train(LINES, size, model_type, lowercase, nfkc)
     return tokenizer, sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)

@@ -20,7 +20,6 @@ OPS += ["StringSplitV2", "UnsortedSegmentJoin"]
 
 @pytest.fixture(scope="module")
 def own():
-    """The guide's class."""
     page = (ROOT / "docs" / "tokenizers.md").read_text()
     known = {"kt": kt}
     blocks = [block.split("```")[0] for block in page.split("```python")[1:]]

@@ -50,7 +50,6 @@ def curves_of(axis):
 
 
 def make_run(folder, rows=HISTORY):
-    """A run directory with a history."""
     folder.mkdir(parents=True)
     with open(folder / "history.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])

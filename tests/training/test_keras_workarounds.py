@@ -18,8 +18,6 @@ from tests.training.test_gradients import Small, batch
 
 
 class Counted(Small):
-    """Counts the traces of its steps."""
-
     def __init__(self):
         super().__init__()
         self.traces = {"train": 0, "test": 0}
@@ -34,8 +32,6 @@ class Counted(Small):
 
 
 class Untraceable(Counted):
-    """Cannot be called outside of its steps."""
-
     def call(self, inputs, training=None):
         if not any(self.traces.values()):
             raise TypeError("There is nothing to see yet.")
@@ -43,8 +39,6 @@ class Untraceable(Counted):
 
 
 class KerasOwn(Counted):
-    """Builds as Keras does."""
-
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         pass
 

@@ -77,14 +77,6 @@ def test_align_of_one_layer_in_a_graph(eager):
     assert in_graph == eager.align(*pair) == eager.align(*pair, layers=[1])
 
 
-def test_sources_are_cut_as_in_translation(eager):
-    long, cut = "abcdefgabc" + "h" * 50, "abcdefgabc"  # ▁, ten characters and END
-    (a, _), (b, _) = eager.score([long, cut], ["AB", "AB"])
-    assert a == pytest.approx(b, abs=1e-4)
-    first, second = eager.align([long, cut], ["AB", "AB"])
-    assert first == second
-
-
 def test_parts_have_lengths_of_their_own():
     """Row i has i tokens, all i + 1; each part is as wide as its longest row."""
     sizes = []

@@ -72,7 +72,6 @@ def send(address, method, name, body=None, path=None, **headers):
 
 
 def ask(explorer, question, request=None, status=200, **headers):
-    """The answer to a request of the page."""
     headers["Content_Type"] = "application/json"
     body = json.dumps(request or {})
     answer = send(explorer.address, "POST", f"ask/{question}", body, **headers)

@@ -93,7 +93,6 @@ def is_done(driver):
 
 
 def translate(driver, text):
-    """Types a sentence and waits for its translation."""
     write(driver, text)
     number = len(text.split()) + 1
     until(driver, lambda: len(every(driver, "#source > *")) == number and is_done(driver))
