@@ -150,25 +150,6 @@ def test_what_ends_below_the_beam_is_not_counted():
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
 
 
-def rows_of(search, step, prefix, max_length, mode="eager", **options):
-    """What a search finds, for each row: (log_prob, tokens), best first."""
-
-    def decode():
-        arguments = step, (), len(prefix), max_length
-        return search(*arguments, prefix=prefix, fixed_shapes=mode == "XLA", **options)
-
-    if mode != "eager":
-        decode = tf.function(decode, jit_compile=mode == "XLA", autograph=False)
-    tokens, lengths, log_prob = (x.numpy() for x in decode())
-    if tokens.ndim == 2:
-        tokens, lengths, log_prob = (x[:, np.newaxis] for x in (tokens, lengths, log_prob))
-    assert (tokens[np.arange(tokens.shape[2]) >= lengths[..., np.newaxis]] == PAD).all()
-    return [
-        [(pytest.approx(p, abs=1e-5), ids[:n].tolist()) for p, ids, n in zip(*row, strict=True)]
-        for row in zip(log_prob.tolist(), tokens, lengths, strict=True)
-    ]
-
-
 SEARCHES = {
     "greedy": greedy_search,
     "sampling": functools.partial(sample, top_k=1),  # XLA draws other numbers
@@ -193,18 +174,22 @@ def test_the_best_of_rows_with_dead_ends(name, mode):
         ([B, D], (NEVER, [])),  # one that goes on
         ([UNK, PAD], None),  # NaN: not lost, and only in this row
     ]
-    found = rows_of(SEARCHES[name], step, [prefix for prefix, _ in rows], 6, mode)
-    *expected, _ = (best for _, best in rows)
+    prefix, (*expected, _) = zip(*rows, strict=True)
+    by_xla = mode == "XLA"
+    decode = functools.partial(SEARCHES[name], step, (), len(rows), 6, prefix=prefix)
+    decode = tf.function(decode, jit_compile=by_xla, autograph=False)
+    found = hypotheses(*decode(fixed_shapes=by_xla), may_be_nan=True)
     *best, (log_prob, tokens) = (row[0] for row in found)
-    assert best == expected and math.isnan(log_prob.expected) and tokens[0] == UNK
+    same([best], [expected])
+    assert math.isnan(log_prob) and tokens[0] == UNK
 
 
 def test_nan_of_what_cannot_be_reached():
     """Such as 0/0 in a table of probabilities: the beam is wider than what may follow."""
     nothing = dict.fromkeys(range(8), dict.fromkeys(range(8), math.nan))
     step = Markov(nothing | {START: {B: 1.0}, B: {END: 1.0}}, 8)
-    (found,) = rows_of(beam_search, step, [[PAD]], 5, beam_size=4, **TO_THE_END)
-    assert found == [(0.0, [B, END]), *[(NEVER, [])] * 3]
+    found = hypotheses(*beam_search(step, {}, 1, 5, 4, **TO_THE_END))
+    same(found, [[(0.0, [B, END]), *[(NEVER, [])] * 3]])
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -266,17 +251,16 @@ def test_each_method_is_reached():
     prefix = np.array([[5, 6], [6, PAD], [PAD, PAD], [5, END]])
     seeds = tf.constant([9, 8, 7, 6])
     expected = {
-        "greedy": [x[:, None] for x in greedy_search(*arguments, prefix)],
+        "greedy": greedy_search(*arguments, prefix),
         "beam": beam_search(*arguments, 4, 0.0, prefix),
         "exact beam": beam_search(*arguments, 3, prefix=prefix, **TO_THE_END),
-        "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, prefix)],
+        "sampling": sample(*arguments, 0.8, 5, 0.9, 1, prefix),
     }
     for name, config in CONFIGS.items():
         found = search(*arguments, config, prefix)
         assert hypotheses(*found) == hypotheses(*expected[name]), name
     found = search(*arguments, CONFIGS["sampling"], seeds=seeds)
-    expected = sample(*arguments, 0.8, 5, 0.9, seeds)
-    assert hypotheses(*found) == hypotheses(*(x[:, None] for x in expected))
+    assert hypotheses(*found) == hypotheses(*sample(*arguments, 0.8, 5, 0.9, seeds))
 
 
 def test_with_a_model_under_xla():

@@ -156,11 +156,13 @@ def exhaustive(log_probs, max_length, length_penalty):
     return sorted(found, key=lambda h: -score(h[0], len(h[1]), length_penalty))
 
 
-def hypotheses(tokens, lengths, log_prob):
+def hypotheses(tokens, lengths, log_prob, may_be_nan=False):
     """What a search has found, as lists for each row: (log_prob, tokens)."""
     tokens, lengths, log_prob = (np.asarray(tensor) for tensor in (tokens, lengths, log_prob))
     assert (tokens.dtype, lengths.dtype, log_prob.dtype) == ("int32", "int32", "float32")
-    assert not np.isnan(log_prob).any()
+    assert may_be_nan or not np.isnan(log_prob).any()
+    if tokens.ndim == 2:  # one for each row
+        tokens, lengths, log_prob = (x[:, np.newaxis] for x in (tokens, lengths, log_prob))
     rows = []
     for row in range(len(tokens)):
         rows.append([])
