@@ -68,8 +68,9 @@ def test_what_is_slow_is_said_once_and_how_much(make_machine):
 
 def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
+    auto = TrainConfig(precision="auto")
     make_machine(0.5)
-    adapted = _adapt_to_machine(TrainConfig(precision="auto"), None, False, None)
+    adapted = _adapt_to_machine(auto, None, False, None)
     chosen = adapted.precision
     assert (chosen, adapted.jit_compile) == ("mixed_bfloat16", False)
     copy = shutil.copytree(trained_run, tmp_path / "run")
@@ -77,8 +78,7 @@ def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     (copy / "config.yaml").write_text(config.replace("precision: float32", f"precision: {chosen}"))
     reseal(copy)
     make_machine(9.0)
-    resumed = _adapt_to_machine(TrainConfig(precision="auto"), Run(copy), True, None)
-    assert resumed.precision == chosen
+    assert _adapt_to_machine(auto, Run(copy), True, None).precision == chosen
     slow, asked = kt.load(copy), kt.load(copy, precision=chosen)
     assert slow.model.dtype_policy.name == "float32"
     assert asked.model.dtype_policy.name == chosen

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import keras_transformer as kt
 from keras_transformer.training import gradients
+from tests.support import oracle
 
 MASKS = [[2.0, 2.0, 0.0, 0.0] * 4, [0.0, 2.0, 0.0, 2.0] * 4]  # of R-Drop's two passes
 
@@ -292,19 +293,6 @@ def test_gradients_are_clipped_together(precision, parts):
     assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
 
 
-def float64_loss(model, weights, alpha):
-    """The loss from the two passes, and the penalty."""
-    (_, x), y = batch()
-    states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
-    logits = np.stack([states * mask for mask in MASKS]) @ matrix.T
-    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    label = np.take_along_axis(log_p, np.stack([y, y])[..., None].astype(int), -1)[..., 0]
-    losses = (-0.9 * label - 0.1 * log_p.mean(axis=-1)).mean(axis=0)
-    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
-    losses += alpha / 4 * ((p[0] - p[1]) * log_ratio).sum(axis=-1)
-    return (weights * losses).sum() / weights.sum() + (np.array(model.own, "float64") ** 2).sum()
-
-
 def test_loss_of_two_passes():
     """By logits, for the sample weights; the fused one: `tests/kernels`."""
     (_, x), y = batch()
@@ -312,7 +300,13 @@ def test_loss_of_two_passes():
     model = Small("own")
     model.build()
     weights = (y != kt.PAD) * given
-    expected, without = (float64_loss(model, weights, alpha) for alpha in (2.0, 0.0))
+    states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
+    passes = np.stack([states * mask for mask in MASKS]).reshape(2, y.size, -1)
+    expected, without = (
+        oracle.rdrop_loss(passes, matrix, y.ravel(), weights.ravel(), 0.1, alpha) / weights.sum()
+        + (matrix**2).sum()
+        for alpha in (2.0, 0.0)
+    )
     _, logs, _ = update(model, (x, y, given), rdrop=2.0)
     assert logs["loss"] == pytest.approx(expected, rel=1e-5) and abs(expected - without) > 1e-2
     assert logs["target_tokens"] == (y != kt.PAD).sum(), "tokens count once"

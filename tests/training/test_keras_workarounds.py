@@ -1,39 +1,38 @@
 """What works around Keras, and canaries: tests that fail once Keras no longer needs it.
 
-Replicas: `test_distribution.py`; memory that graphs keep: `test_memory.py`.
+Replicas, also the memory that their graphs keep: `test_distribution.py`.
 """
 
+import gc
 import re
 
 import keras
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import keras_transformer as kt
 from tests.support.paths import ROOT
 from tests.training.test_gradients import Small, batch
 
 (_, X), Y = batch(6)
+LOSS = kt.SmoothedCrossEntropy()
 
 
 class Counted(Small):
     def __init__(self):
         super().__init__()
-        self.traces = {"train": 0, "test": 0}
+        self.traces = 0
 
     def train_step(self, data):
-        self.traces["train"] += 1
+        self.traces += 1
         return super().train_step(data)
-
-    def test_step(self, data):
-        self.traces["test"] += 1
-        return super().test_step(data)
 
 
 class Untraceable(Counted):
     def call(self, inputs, training=None):
-        if not any(self.traces.values()):
+        if not self.traces:
             raise TypeError("There is nothing to see yet.")
         return super().call(inputs, training=training)
 
@@ -47,9 +46,7 @@ def fitted(kind):
     """A model after two epochs of two updates, and its history."""
     keras.utils.set_random_seed(4)
     model = kind()
-    model.compile(
-        "adam", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()], jit_compile=False
-    )
+    model.compile("adam", LOSS, metrics=[kt.MaskedAccuracy()], jit_compile=False)
     options = dict(batch_size=3, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
     return model, model.fit(X, Y, **options).history
 
@@ -58,17 +55,17 @@ def test_a_step_is_traced_once_and_metrics_start_from_nothing():
     """A canary, too: once it fails, Keras builds ahead by itself."""
     ours, history = fitted(Counted)
     theirs, expected = fitted(KerasOwn)
-    assert (ours.traces["train"], theirs.traces["train"]) == (1, 2)
+    assert (ours.traces, theirs.traces) == (1, 2)
     assert history == expected and ours.optimizer.iterations == 4
     untraceable, _ = fitted(Untraceable)
-    assert untraceable.traces["train"] > 1 and untraceable.optimizer.iterations == 4
+    assert untraceable.traces > 1 and untraceable.optimizer.iterations == 4
 
 
 def test_one_batch_by_hand():
     model = Counted()
-    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    model.compile("adam", LOSS, jit_compile=False)
     first, second = (model.train_on_batch(X, Y, return_dict=True) for _ in range(2))
-    assert model.traces["train"] == 1
+    assert model.traces == 1
     assert second["loss"] < first["loss"]
 
 
@@ -107,3 +104,46 @@ def test_all_reduce_still_has_a_custom_gradient():
 def test_private_modules_of_keras_are_not_imported():
     for path in (ROOT / "keras_transformer").rglob("*.py"):
         assert not re.search(r"^\s*(from|import) keras\.src", path.read_text(), re.MULTILINE), path
+
+
+def make_model(**options):
+    return kt.Transformer(20, 20, 1, 16, 2, 32, **options)
+
+
+def fit():
+    model = make_model(dtype="mixed_float16")
+    model.compile("adam", LOSS, jit_compile=False, clip_norm=1.0, accumulation_steps=2)
+    model.fit((X, X), Y, validation_data=((X, X), Y), verbose=0)
+
+
+def predict():
+    make_model().predict((X, X), verbose=0)
+
+
+def differentiate():
+    """One layer of ours in somebody's function, which stays for as long as its model does."""
+    layers = kt.FeedForward(16, 32), kt.MultiHeadAttention(2, 8), kt.EncoderLayer(16, 2, 32)
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layers[2](layers[1](layers[0](x), x))
+        return tape.gradient(y, x)
+
+    gradients(tf.random.normal((2, 5, 16)))
+
+
+def living_graphs():
+    keras.backend.clear_session()
+    gc.collect()
+    return sum(isinstance(x, FuncGraph) for x in gc.get_objects())
+
+
+@pytest.mark.parametrize("use", [fit, predict, differentiate])
+def test_no_graph_outlives_its_model(use):
+    """Nor do weights, which graphs would keep."""
+    use()  # what is made once stays
+    before = living_graphs()
+    use()
+    assert living_graphs() == before

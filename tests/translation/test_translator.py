@@ -20,6 +20,7 @@ from tests.support.toy_translator import (
     MAX_LENGTH,
     SOURCES,
     random_translator,
+    toy_pairs,
     trained_translator,
     without_graphs,
 )
@@ -151,6 +152,27 @@ def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained
     assert len(set(by_seed[0])) > 4 and len(set(by_seed[1])) > 4  # each index has its own
     assert sum(one == other for one, other in zip(*by_seed, strict=True)) < 4
     assert all(one.score == one.log_prob for samples in found for one in samples)
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3, "max_output_length": 6}], ids=str)
+@pytest.mark.parametrize("prefix", [None, "AB"])
+def test_xla_finds_what_tensorflows_executor_finds(options, prefix):
+    translator, texts = random_translator(num_layers=2), [x for x, _ in toy_pairs(20, 3)] + [""]
+    prefixes = prefix and [prefix] * len(texts)
+    found = []
+    for translator.jit_compile in (False, True):
+        found.append(translator.translate_n_best(texts, prefixes=prefixes, **options))
+        assert translator.translate([], **options) == []
+    for expected, rows in zip(*found, strict=True):
+        assert [x.text for x in rows] == [x.text for x in expected]
+        for scores in zip(rows, expected, strict=True):
+            np.testing.assert_allclose(*(x[1:] for x in scores), rtol=1e-4, atol=1e-4)
+
+
+def test_samples_do_not_depend_on_xla():
+    compiled, expected = random_translator(), random_translator().translate(SOURCES, sample=True)
+    compiled.jit_compile = True
+    assert compiled.translate(SOURCES, sample=True) == expected
 
 
 @pytest.mark.parametrize("name", SEARCHES)
