@@ -15,7 +15,6 @@ from keras_transformer.data.dataset import BatchStream, make_dataset, open_corpo
 from keras_transformer.data.pairs import EncodedPairs, Pair
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.command_line import python
 from tests.support.numbered_pairs import (
     batches_of,
@@ -30,7 +29,7 @@ from tests.support.numbered_pairs import (
 
 
 def test_teacher_forcing_by_hand():
-    tokenizer = SubwordTokenizer.train(["abc def"], model_type="char")
+    tokenizer = kt.SubwordTokenizer.train(["abc def"], model_type="char")
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     space, a, b, c, d, e, f = (processor.piece_to_id(piece) for piece in "▁abcdef")
     pairs = [("ab", "c def"), Pair("abc", "fed", "en")]
@@ -227,10 +226,7 @@ next(batches)
 
 
 def test_another_process_has_the_same_batches_and_ends():
-    """Also while the next batch is made.
-
-    TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit.
-    """
+    """While TensorFlow's prefetching thread waits for Python, at whose exit it hung."""
     whole, steps = uninterrupted()
     start = steps + 4
     found = json.loads(python("-c", PROGRAM))

@@ -30,10 +30,7 @@ def test_boundaries_by_default():
 
 
 def loop(source, target, boundaries, budget):
-    """The batches by the definition: sorted, then one pair after the other while the budget holds.
-
-    Takes the numbers of the sides' buckets.
-    """
+    """The batches by the definition, of the numbers of buckets: pair by pair, within the budget."""
     longer, difference = np.maximum(source, target), source - target
     order = np.lexsort((np.where(longer % 2, -difference, difference), longer))
     batches, start, longest = [], 0, 0

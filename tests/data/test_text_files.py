@@ -247,10 +247,7 @@ def test_rows_are_drawn_from_everywhere():
 
 
 def test_hashes_are_those_of_splitmix64():
-    """A version that drew others would validate runs of before by what they were trained on.
-
-    Steele, Lea and Flood (2014): the first output for the state 0, as published; and for 1.
-    """
+    """Others would validate runs of before by what they were trained on; of 0, as published."""
     bits, state = (1 << 64) - 1, 1 + 0x9E3779B97F4A7C15
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
     state = (state ^ state >> 27) * 0x94D049BB133111EB & bits

@@ -129,8 +129,7 @@ def test_patience_by_hand():
 
 @pytest.mark.parametrize("length_penalty, fixed_shapes", [(0.0, True), (1.0, False)])
 def test_no_worse_than_greedy_where_words_are_long(length_penalty, fixed_shapes):
-    """Two have ended after two steps, with 0.3 and 0.2; the word that begins with A, at 0.5, takes
-    four, and is waited for. What is alive then ranks below it and is not."""
+    """Two have ended after two steps, with 0.3 and 0.2; the word of A, at 0.5, is waited for."""
     start = {A: 0.5, END: 0.3, B: 0.2}
     word = {A: {C: 1.0}, C: {D: 1.0}, D: {END: 0.8, A: 0.2}, B: {END: 1.0}}
     step = Markov({START: start} | word, vocabulary_size=8)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
-from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.run import Run
 from keras_transformer.train import _adapt_to_machine, _configure_parallelism
 from tests.support.command_line import refused, run
@@ -68,7 +67,7 @@ def test_what_is_slow_is_said_once_and_how_much(make_machine):
 
 def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
-    auto = TrainConfig(precision="auto")
+    auto = kt.TrainConfig(precision="auto")
     make_machine(0.5)
     adapted = _adapt_to_machine(auto, None, False, None)
     chosen = adapted.precision
@@ -146,5 +145,5 @@ def test_parts_of_a_training(monkeypatch, options, expected):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
     monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
-    parts = _configure_parallelism(TrainConfig(**options))
+    parts = _configure_parallelism(kt.TrainConfig(**options))
     assert (parts, asked[0] if asked else "together") == expected

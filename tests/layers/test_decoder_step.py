@@ -44,13 +44,8 @@ MEMORIES = ["none", "bare", "masked", "carries its mask", "wide"]
     st.sampled_from([int, np.int64, tf.constant]),
 )
 def test_a_step_is_a_pass(norm, scheme, kind, policy, room, number):
-    decoder = kt.Decoder(
-        *(2, 8, 2, 16),
-        norm=norm,
-        positions=SCHEMES[scheme],
-        cross_attention=kind != "none",
-        dtype=policy,
-    )
+    options = dict(norm=norm, positions=SCHEMES[scheme], cross_attention=kind != "none")
+    decoder = kt.Decoder(2, 8, 2, 16, dtype=policy, **options)
     memory = kt.PositionalEmbedding(SOURCE_VOCABULARY, 12 if kind == "wide" else 8)(SOURCE)
     mask = SOURCE != 0 if kind == "masked" else None
     if kind in ("bare", "masked"):
@@ -165,14 +160,11 @@ class OwnCall(kt.MultiHeadAttention):
         return 0 * output, weights
 
 
-class Layer(kt.DecoderLayer):
-    def make_attention(self):
-        return OwnCall(2, 4, name="own")
-
-
 def test_attention_with_a_call_of_its_own():
     """It is called in every pass; decoding step by step, which would not, refuses it by name."""
-    decoder = type("Stack", (kt.Decoder,), {"layer_class": Layer})(1, 8, 2, 16)
+    own = {"make_attention": lambda self: OwnCall(2, 4, name="own")}
+    layers = {"layer_class": type("Layer", (kt.DecoderLayer,), own)}
+    decoder = type("Stack", (kt.Decoder,), layers)(1, 8, 2, 16)
     x, memory = normal(2, 5, 8), normal(2, 4, 8)
     assert_close(decoder(x, memory)[:, -1], decoder(x[:, -1:], 2 * memory)[:, 0])
     with pytest.raises(ValueError, match=r"OwnCall \('own'\) does not use MultiHeadAttention.call"):

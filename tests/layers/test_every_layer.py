@@ -93,8 +93,7 @@ def test_row_of_padding_only(name, norm, policy):
     ("name", "norm"), [("MultiHeadAttention", "post"), ("Decoder", "pre"), ("Transformer", "post")]
 )
 def test_half_precision(name, norm, policy):
-    """Near single precision; weights stay float32, results are of the compute dtype, logits are
-    float32; the policy reaches every sublayer."""
+    """Near single precision; weights and logits stay float32; it reaches every sublayer."""
     layer, compute = shared(name, norm, policy), policy.removeprefix("mixed_")
     arrays = CASES[name].arrays
     assert {w.dtype for w in layer.weights} == {"float32"}

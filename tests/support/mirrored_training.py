@@ -84,9 +84,8 @@ def run(strategy, rows, precision, recipe):
 def compare(strategy, rows, precision="float32", recipe="plain"):
     """What one device comes to, and what the replicas do.
 
-    Recipes: "options" (gradients accumulated over parts and clipped, weight decay, the recipe's
-    optimizer with its running mean), "rdrop" or "weights" (sample weights, which the fused loss
-    does not take).
+    Recipes: "options" (accumulation, clipping, weight decay, a running mean), "rdrop" or "weights"
+    (sample weights, which the fused loss does not take).
     """
     one = tf.distribute.OneDeviceStrategy("CPU:0")
     return [run(devices, rows, precision, recipe) for devices in (one, strategy)]
@@ -116,8 +115,7 @@ def canary(strategy):
 
 
 def averages(strategy):
-    """A step of a loss that is no mean over target tokens on two replicas with different numbers of
-    them, and how far it is from that of Keras."""
+    """A step of a loss that is no mean over target tokens, and how far Keras' is from it."""
     ids = np.tile(np.arange(4, 9), (6, 1))
     ids[:3, 1:] = kt.PAD
     steps = []

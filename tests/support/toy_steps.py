@@ -13,10 +13,7 @@ STATES = 997
 
 
 class Toy:
-    """Logits at random that depend on the row and on all that was fed.
-
-    Through a state tensor that grows, one that changes, and one that stays as it is.
-    """
+    """Logits at random of the row and of all that was fed: states that grow, change and stay."""
 
     def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0, blocked=0.0):
         """`blocked` is the share of logits that are -inf; as often, all logits of a step are."""
@@ -91,10 +88,7 @@ def reference_beam(
     beam_patience=math.inf,
     length_norm="gnmt",
 ):
-    """Beam search of one row, to the last step or until patience ends, without any tensor.
-
-    Returns hypotheses: (log_prob, tokens).
-    """
+    """Beam search of one row, to the last step or until patience ends: (log_prob, tokens)."""
     alive, ended, count = [(0.0, [])], [], 0
 
     def rank(hypothesis):

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 from tests.support.toy_translator import random_translator, without_graphs
@@ -28,7 +27,7 @@ def own():
 
 
 def test_ours_and_the_example_are_tokenizers(own):
-    ours = SubwordTokenizer.train(WORDS, model_type="char")
+    ours = kt.SubwordTokenizer.train(WORDS, model_type="char")
     pieces = kt.WordPieceTokenizer.train(WORDS, 24)
     assert not isinstance("abc", kt.Tokenizer)
     for tokenizer in (ours, pieces, own):
@@ -44,7 +43,7 @@ def test_ours_and_the_example_are_tokenizers(own):
 def test_translates_aligns_and_is_exported(own, tmp_path):
     """With targets that are not normalized, unlike those of a source; and without END."""
     texts = ["one two", "three three", "unknown four", ""]
-    target = SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")
+    target = kt.SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")
     model = random_translator(own, target, seed=15).model
     translator = kt.Translator(model, own, target, source_end=False)
     answers = translator.translate(texts)

@@ -10,14 +10,11 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from keras_transformer.tokenizers.vocabularies import (
     SPACES_AND_CONTROLS,
     learn_vocabularies,
     serialize_pieces,
 )
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
 # Targets keep every printable character; sources are normalized to NFKC.
@@ -37,7 +34,7 @@ def learn(pairs=PAIRS, model_type="bpe", joint=True, lowercase=False, nfkc=True,
 
 def written_back(model, lines):
     """What the served operation and the sentencepiece package write of lines: the same."""
-    tokenizer = SubwordTokenizer(model)
+    tokenizer = kt.SubwordTokenizer(model)
     served = [text.decode() for text in tokenizer.detokenize(tokenizer(lines)).numpy()]
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     assert processor.decode(processor.encode(lines)) == served
@@ -76,7 +73,7 @@ def test_a_joint_vocabulary_differs_in_the_normalization_alone(lowercase):
 
 def test_fewer_ids_than_asked_for(capsys):
     model, _ = learn([("aab", "aab")] * 3, size=999)
-    assert SubwordTokenizer(model).vocabulary_size == 269
+    assert kt.SubwordTokenizer(model).vocabulary_size == 269
     assert "vocabulary: 269 ids instead of 999, the maximum" in capsys.readouterr().err
 
 
@@ -112,13 +109,13 @@ def message_of(function, *arguments):
 
 def test_all_that_there_is():
     for lines in (["aab ab"] * 3, ["aab", "ab"]):
-        tokenizer = SubwordTokenizer.train(lines, None, "char")
+        tokenizer = kt.SubwordTokenizer.train(lines, None, "char")
         assert tokenizer.vocabulary_size == 4 + 256 + len("▁ab")
     many = [f"w{k}" for k in range(20_000)]
-    tokenizer = SubwordTokenizer.train(many, model_type="word")
-    assert tokenizer.vocabulary_size == 20_004 and UNK not in tokenizer(many).flat_values.numpy()
+    tokenizer = kt.SubwordTokenizer.train(many, model_type="word")
+    assert tokenizer.vocabulary_size == 20_004 and kt.UNK not in tokenizer(many).flat_values.numpy()
     hostile = ["", "  ", "a \ud800 fox", b"b\xff fox", "c\x00 fox", *TEXTS[:17]] * 3
-    tokenizer = SubwordTokenizer.train(LINES + hostile, 600)
+    tokenizer = kt.SubwordTokenizer.train(LINES + hostile, 600)
     assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
 
 
@@ -127,7 +124,7 @@ def test_all_that_there_is():
     "model_type, limit", [("bpe", 269), ("unigram", 264), ("char", 263), ("word", 5)]
 )
 def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
-    train, lines = SubwordTokenizer.train, ["aab"] * 3
+    train, lines = kt.SubwordTokenizer.train, ["aab"] * 3
     assert train(lines, limit, model_type).vocabulary_size == limit
     message = message_of(train, lines, limit + 1, model_type)
     assert f"at most {limit} ids, received vocabulary_size={limit + 1}:" in message
@@ -147,10 +144,10 @@ def test_unfit_arguments():
         ((LINES[0].encode(), 300), "lines must be a list of strings or an open file, received "),
         (([*LINES, ("a", "b")], 300), "Every line must be a string, received a tuple: ('a', 'b')."),
     ):
-        assert sentence in message_of(SubwordTokenizer.train, *arguments)
+        assert sentence in message_of(kt.SubwordTokenizer.train, *arguments)
 
 
-train = WordPieceTokenizer.train
+train = kt.WordPieceTokenizer.train
 
 
 def pieces_of(tokenizer):
@@ -164,7 +161,7 @@ def test_the_size_asked_for_is_the_size_got(lowercase, sizes):
         tokenizer = train(LINES, size, lowercase)
         pieces = pieces_of(tokenizer)
         assert tokenizer.vocabulary_size == size == len(set(pieces))
-        assert UNK not in tokenizer(LINES).flat_values.numpy()
+        assert kt.UNK not in tokenizer(LINES).flat_values.numpy()
         assert tokenizer.model == train(iter(LINES), size, lowercase).model
     assert "quick" in pieces and "##uick" not in pieces
     longer = [piece for piece in pieces if len(piece.removeprefix("##")) > 1]
@@ -182,7 +179,7 @@ def test_characters_that_are_words_take_one_piece_each():
     """Of some thousand ideographs, which the learner by itself would cut off at a thousand."""
     ideographs = [chr(code) for code in range(0x4E00, 0x4E00 + 3000)]
     tokenizer = train(["".join(ideographs), "ab, ab. ab!"], 3000 + 4 + 3 + 2 * 2 + 1)
-    assert UNK not in tokenizer(["".join(ideographs)]).flat_values.numpy()
+    assert kt.UNK not in tokenizer(["".join(ideographs)]).flat_values.numpy()
     counts = collections.Counter(len(piece) for piece in pieces_of(tokenizer))
     assert counts == {1: 3005, 3: 2, 2: 1, 5: 4}  # ## before a and b only, and ab
 
@@ -191,7 +188,7 @@ def test_small_and_odd_corpora():
     assert pieces_of(train(["a"], 6))[4:] == ["a", "##a"]
     assert pieces_of(train(["?"], 5))[4:] == ["?"]
     long = "x" * 60 + " " + "y" * 500  # longer than what pieces are learned from, and than a word
-    assert UNK not in train([long, "a"], 10)(["x" * 60]).flat_values.numpy()
+    assert kt.UNK not in train([long, "a"], 10)(["x" * 60]).flat_values.numpy()
     tokenizer = train([*LINES, *BYTES, *TEXTS[:5], "a \ud800 fox"], 166)
     assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
     for lines in ([], ["", " \n"], ["\x00", "\u200b\ufeff"]):
@@ -208,7 +205,7 @@ def test_small_and_odd_corpora():
 def test_vocabulary_of_another_system(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes("[UNK]\r\nthe\r\n##re \r\nå ‚\r\n".encode())  # the last two as BERT's has them
-    tokenizer = WordPieceTokenizer.from_vocabulary(path, lowercase=True)
+    tokenizer = kt.WordPieceTokenizer.from_vocabulary(path, lowercase=True)
     assert pieces_of(tokenizer)[4:] == ["the", "##re", "å ‚"]
     assert tokenizer.file_ids(tokenizer("Thére")).numpy().tolist() == [1, 2]
 
@@ -218,19 +215,19 @@ SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]"
 
 def test_files_that_are_no_vocabulary(tmp_path):
     path = tmp_path / "vocabulary"
-    of_pieces = functools.partial(WordPieceTokenizer.from_vocabulary, lowercase=True)
+    of_pieces = functools.partial(kt.WordPieceTokenizer.from_vocabulary, lowercase=True)
     for load, content, reason in (
         (of_pieces, b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
         (of_pieces, b"[PAD]\nthe\n", "has no [UNK], which stands for"),
         (of_pieces, b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
         (of_pieces, b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
-        (SubwordTokenizer.load, b"the quick brown fox\n" * 10, "the bytes of a SentencePiece"),
-        (WordPieceTokenizer.load, serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
-        (WordPieceTokenizer.load, b"[" * 100_000, "it is not JSON"),
-        (WordPieceTokenizer.load, b"[1]", "it is not JSON with pieces"),
-        (WordPieceTokenizer.load, SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
-        (WordPieceTokenizer.load, SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
-        (WordPieceTokenizer.load, SOUND | {"lowercase": "yes"}, "its format is not"),
+        (kt.SubwordTokenizer.load, b"the quick brown fox\n" * 10, "the bytes of a SentencePiece"),
+        (kt.WordPieceTokenizer.load, serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
+        (kt.WordPieceTokenizer.load, b"[" * 100_000, "it is not JSON"),
+        (kt.WordPieceTokenizer.load, b"[1]", "it is not JSON with pieces"),
+        (kt.WordPieceTokenizer.load, SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
+        (kt.WordPieceTokenizer.load, SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
+        (kt.WordPieceTokenizer.load, SOUND | {"lowercase": "yes"}, "its format is not"),
     ):
         path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
         message = message_of(load, path)

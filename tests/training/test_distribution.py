@@ -225,10 +225,9 @@ def assert_equal(one, two, tolerance):
     "dead", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ordeal)]
 )
 def test_two_workers_equal_one_device_though_one_dies(dead, tmp_path):
-    """With accumulation, clipping, weight decay, a running mean and the fused loss; no dropout.
+    """The chief after eight updates, the other one after any number: its peer ends by itself.
 
-    The chief dies after eight updates; the other after any number of them. The other one ends by
-    itself, naming it; started again, they come to what they would have.
+    Started again, they come to what they would have.
     """
     last = 8 if dead == 0 else random.randrange(1, 10)  # an epoch's history is not saved
     (tmp_path / "points").mkdir()  # before there is one

@@ -32,8 +32,7 @@ def distance(some, others):
 
 
 class Small(kt.TokenTrainer):
-    """An embedding; two passes have different masks. Its softmax has the same matrix, one of its
-    own, or one that is computed from a weight."""
+    """An embedding and a softmax, of the same matrix, its own, or one computed of a weight."""
 
     fused_loss = True
 
@@ -116,10 +115,7 @@ def assert_same(some, others, tolerance=1e-5):
 def test_slices_of_the_fused_loss_equal_the_logits_of_the_whole_batch(
     rows, steps, parallel, matrix, weights, dtype, **common
 ):
-    """Whatever the labels that are ignored, and where a slice has no row at all.
-
-    Sample weights, of rows or of tokens, need logits.
-    """
+    """Whatever the labels that are ignored; sample weights need logits."""
     (_, x), y = batch(rows)
     more = () if weights is None else (np.random.default_rng(1).random(weights)[:rows],)
     whole = small_update((x, y, *more), OwnCall, matrix, **common)
@@ -242,10 +238,7 @@ def test_training_follows_an_overridden_encode_or_decode(method):
     "optimizer, matrix", [(keras.optimizers.Adam, "shared"), (kt.EMAAdam, "own")]
 )
 def test_first_step_of_adam_is_the_learning_rate(optimizer, matrix):
-    """However often an id occurs: of a gradient g, Adam's first step is g / |g|.
-
-    Optimizers of Keras take the rows of a sparse gradient for separate gradients.
-    """
+    """However often an id occurs, whose rows Keras' optimizers take for separate gradients."""
     (_, x), y = batch()
     found = []
     for options in ({}, {"clip_norm": 1e9}, {"accumulation_steps": 2}, {"fused_loss": False}):

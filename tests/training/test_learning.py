@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data.text_files import read_pairs
 from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.training.test_gradients import batch
@@ -61,7 +60,7 @@ def test_100_pairs_are_learned_by_heart(tmp_path):
     )
     history = train(config, tmp_path / "run")
     assert history["val_bleu"][-1] >= 95
-    sources, targets, *_ = zip(*read_pairs(*files), strict=True)
+    sources, targets, *_ = zip(*kt.read_pairs(*files), strict=True)
     beam = kt.SearchConfig(beam_size=5, length_penalty=1.0)
     outputs = kt.load(tmp_path / "run").translate(sources, search=beam)
     assert corpus_scores(outputs, targets)["bleu"] >= 95

@@ -4,11 +4,10 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.toy_translator import SIZES, toy_tokenizer, trained_translator, without_graphs
 
 # Characters of which 277 ids are made, and fewer.
-TOYS, FEWER = toy_tokenizer(), SubwordTokenizer.train(["ab"], None, "char")
+TOYS, FEWER = toy_tokenizer(), kt.SubwordTokenizer.train(["ab"], None, "char")
 
 
 def inspect(target, number=5):
@@ -43,7 +42,10 @@ MISTAKES = [
     (made_of(FEWER, TOYS), "The source tokenizer has 263 ids, .* built for 277"),
     (made_of(TOYS, FEWER), "The target tokenizer has 263 ids, .* built for 277"),
     (made_of("abc", TOYS), "source .* a str, lacks vocabulary_size, __call__, detokenize, pieces:"),
-    (made_of(SubwordTokenizer, TOYS), "the class SubwordTokenizer, lacks vocabulary_size: pass a"),
+    (
+        made_of(kt.SubwordTokenizer, TOYS),
+        "the class SubwordTokenizer, lacks vocabulary_size: pass a",
+    ),
     (made_of(TOYS, "abc"), r"The target tokenizer, .* of kt\.Tokenizer\.$"),
 ]
 

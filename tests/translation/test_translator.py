@@ -59,10 +59,7 @@ def serve(translator, texts):
 
 
 def by_hand(translator, text, config=GREEDY, number=0):
-    """Encodes, searches and decodes one sentence, with the sentencepiece package's text.
-
-    Returns texts, log-probabilities and lengths.
-    """
+    """Texts, log-probabilities and lengths of one sentence, by the sentencepiece package."""
     source, target = (
         sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         for tokenizer in (translator.source_tokenizer, translator.target_tokenizer)
