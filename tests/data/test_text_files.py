@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 import keras_transformer as kt
 from keras_transformer.data import text_files
 from keras_transformer.data.pairs import Pair
-from keras_transformer.data.text_files import (
-    TrainingText,
-    decode,
-    hash_numbers,
-    load_corpus,
-    load_valid,
-    read_lines,
-    read_pairs,
-    sample_rows,
-)
+from keras_transformer.data.text_files import read_lines, read_pairs, sample_rows
 
 
 @pytest.fixture
@@ -182,8 +173,8 @@ PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
 def split_validation(pairs, fraction, seed):
     blocks = [tuple([pair[side].encode() for pair in pairs] for side in (0, 1))]
-    text = TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
-    return [pair for block in text.blocks() for pair in decode(block)], text.valid
+    text = text_files.TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
+    return [pair for block in text.blocks() for pair in text_files.decode(block)], text.valid
 
 
 def test_no_source_is_on_both_sides():
@@ -223,11 +214,11 @@ def test_the_part_is_found_again(tmp_path):
     table = tmp_path / "pairs.tsv"
     table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
     config = kt.TrainConfig(train_source=str(table), valid_fraction=0.1, seed=3)
-    corpus = load_corpus(config)
+    corpus = text_files.load_corpus(config)
     assert (corpus.train, corpus.valid) == split_validation(PAIRS, 0.1, seed=3)
-    assert load_valid(config) == corpus.valid
+    assert text_files.load_valid(config) == corpus.valid
     other = dataclasses.replace(config, valid_source=str(table), valid_fraction=None)
-    assert load_corpus(other).valid == load_valid(other) == PAIRS
+    assert text_files.load_corpus(other).valid == text_files.load_valid(other) == PAIRS
 
 
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
@@ -252,11 +243,11 @@ def test_hashes_are_those_of_splitmix64():
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
     state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
     expected = [0xE220A8397B1DCDAF, state ^ state >> 31]
-    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == expected
+    assert text_files.hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == expected
 
 
 def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():
     values = np.arange(5003, dtype=np.uint64)
-    draws = np.array([hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
+    draws = np.array([text_files.hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
     assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.1
     assert np.abs(draws.mean(axis=1) - 0.5).max() < 0.05

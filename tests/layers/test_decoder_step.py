@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from tests.support.layer_harness import (
-    NORMS,
-    SOURCE_VOCABULARY,
-    TOLERANCES,
-    assert_close,
-    normal,
-    randomize,
-)
+from tests.support.layer_harness import NORMS, TOLERANCES, assert_close, normal, randomize
 from tests.support.toy_translator import SIZES, SOURCES, toy_tokenizer
 
 SOURCE = np.array([[5, 6, 7, 3], [8, 3, 0, 0]])
@@ -46,7 +39,7 @@ MEMORIES = ["none", "bare", "masked", "carries its mask", "wide"]
 def test_a_step_is_a_pass(norm, scheme, kind, policy, room, number):
     options = dict(norm=norm, positions=SCHEMES[scheme], cross_attention=kind != "none")
     decoder = kt.Decoder(2, 8, 2, 16, dtype=policy, **options)
-    memory = kt.PositionalEmbedding(SOURCE_VOCABULARY, 12 if kind == "wide" else 8)(SOURCE)
+    memory = kt.PositionalEmbedding(9, 12 if kind == "wide" else 8)(SOURCE)
     mask = SOURCE != 0 if kind == "masked" else None
     if kind in ("bare", "masked"):
         memory = np.array(memory)

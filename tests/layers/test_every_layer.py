@@ -8,16 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import layer_harness
-from tests.support.layer_harness import (
-    CASES,
-    POLICIES,
-    TOLERANCES,
-    X,
-    assert_close,
-    build,
-    normal,
-    to_numpy,
-)
+from tests.support.layer_harness import CASES, TOLERANCES, X, assert_close, build, to_numpy
 
 # Each of the attentions; a decoder with a memory is tested in the whole model.
 ATTENDING = [("MultiHeadAttention", "post"), ("Encoder", "pre"), ("Decoder alone", "post")]
@@ -57,7 +48,7 @@ def test_no_position_sees_the_future(name, norm, training, policy):
     expected, expected_scores = run(X)
     for first in range(1, X.shape[1]):
         changed = X.copy()
-        changed[:, first:] = normal(*changed[:, first:].shape, seed=first + 10)
+        changed[:, first:] = layer_harness.normal(*changed[:, first:].shape, seed=first + 10)
         actual, scores = run(changed)
         np.testing.assert_array_equal(actual[:, :first], expected[:, :first])
         assert np.abs(actual[:, first:] - expected[:, first:]).max() > 0.05
@@ -88,7 +79,7 @@ def test_row_of_padding_only(name, norm, policy):
     assert_close(outputs[0][:1], call(layer, alone), TOLERANCES[policy])
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:])
+@pytest.mark.parametrize("policy", layer_harness.POLICIES[1:])
 @pytest.mark.parametrize(
     ("name", "norm"), [("MultiHeadAttention", "post"), ("Decoder", "pre"), ("Transformer", "post")]
 )

@@ -10,11 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.tokenizers.vocabularies import (
-    SPACES_AND_CONTROLS,
-    learn_vocabularies,
-    serialize_pieces,
-)
+from keras_transformer.tokenizers import vocabularies
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
 # Targets keep every printable character; sources are normalized to NFKC.
@@ -29,7 +25,7 @@ SIZES = {"bpe": 330, "unigram": 320, "char": None}
 def learn(pairs=PAIRS, model_type="bpe", joint=True, lowercase=False, nfkc=True, size=None):
     options = dict(model_type=model_type, lowercase=lowercase, nfkc=nfkc, joint_vocabulary=joint)
     config = kt.PrepareConfig("x", vocabulary_size=size or SIZES.get(model_type), **options)
-    return learn_vocabularies(lambda: iter(pairs), config, joint)
+    return vocabularies.learn_vocabularies(lambda: iter(pairs), config, joint)
 
 
 def written_back(model, lines):
@@ -83,7 +79,7 @@ def test_what_targets_lose():
     spaces += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
     controls = [*range(0x01, 0x20), *range(0x7F, 0xA0)]
     expected = {code: "" for code in controls} | {code: " " for code in spaces}
-    assert expected == SPACES_AND_CONTROLS
+    assert expected == vocabularies.SPACES_AND_CONTROLS
     _, target = learn()
     lines = [f"a{chr(code)}b" for code in expected]
     assert written_back(target, lines) == [f"a{text}b" for text in expected.values()]
@@ -214,7 +210,7 @@ SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]"
 
 
 def test_files_that_are_no_vocabulary(tmp_path):
-    path = tmp_path / "vocabulary"
+    path, whole = tmp_path / "vocabulary", vocabularies.serialize_pieces(["[UNK]", "a"], True)
     of_pieces = functools.partial(kt.WordPieceTokenizer.from_vocabulary, lowercase=True)
     for load, content, reason in (
         (of_pieces, b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
@@ -222,7 +218,7 @@ def test_files_that_are_no_vocabulary(tmp_path):
         (of_pieces, b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
         (of_pieces, b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
         (kt.SubwordTokenizer.load, b"the quick brown fox\n" * 10, "the bytes of a SentencePiece"),
-        (kt.WordPieceTokenizer.load, serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
+        (kt.WordPieceTokenizer.load, whole[:-9], "it is not JSON"),
         (kt.WordPieceTokenizer.load, b"[" * 100_000, "it is not JSON"),
         (kt.WordPieceTokenizer.load, b"[1]", "it is not JSON with pieces"),
         (kt.WordPieceTokenizer.load, SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),

@@ -6,25 +6,20 @@ import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.translation.text_model import MIN_SLICE_ROWS, SLICES, search_in_slices
+from tests.support import toy_translator as toy
 from tests.support.toy_steps import log_softmax
-from tests.support.toy_translator import (
-    SOURCES,
-    random_translator,
-    trained_translator,
-    without_graphs,
-)
 
 TARGETS = ["ABC", "HGFA", "", "x", "BBBB", "東", "H", "HB", "GFEDCBA", ""]
 
 
 @pytest.fixture(scope="module")
 def eager():
-    return without_graphs(trained_translator())
+    return toy.without_graphs(toy.trained_translator())
 
 
 @pytest.fixture(scope="module")
 def deep():
-    return without_graphs(random_translator(num_layers=3, seed=5))
+    return toy.without_graphs(toy.random_translator(num_layers=3, seed=5))
 
 
 def ids(tokenizer, text):
@@ -40,9 +35,9 @@ def run(translator, source, target):
 
 
 def test_score_is_the_sum_of_log_softmax(eager):
-    in_graph = trained_translator().score(SOURCES, TARGETS, 3)
-    found = eager.score(SOURCES, TARGETS)
-    for source, target, *both in zip(SOURCES, TARGETS, found, in_graph, strict=True):
+    in_graph = toy.trained_translator().score(toy.SOURCES, TARGETS, 3)
+    found = eager.score(toy.SOURCES, TARGETS)
+    for source, target, *both in zip(toy.SOURCES, TARGETS, found, in_graph, strict=True):
         expected = ids(eager.target_tokenizer, target)
         rows = zip(run(eager, source, target)[0], expected, strict=True)
         log_prob = pytest.approx(sum(log_softmax(r)[t] for r, t in rows), abs=1e-4)
@@ -73,7 +68,7 @@ def test_align_is_where_attention_is_greatest(deep):
 
 def test_align_of_one_layer_in_a_graph(eager):
     pair = ["ab"], ["AB"]
-    in_graph = trained_translator().align(*pair)
+    in_graph = toy.trained_translator().align(*pair)
     assert in_graph == eager.align(*pair) == eager.align(*pair, layers=[1])
 
 
