@@ -133,7 +133,7 @@ def test_corpus_is_the_one_published_results_are_for(corpus):
     assert digest == "245cdb3d1ae3df29ce5d7a1c2dce5bdd238c50dfd30a560bd2cb330dbbc8ea49"
 
 
-LANGUAGES_ARE = "must be different ones of LANGUAGES, .*received "
+LANGUAGES_ARE = "must be different ones of LANGUAGES and .*received "
 SIZES_ARE = "The sizes must be at least 1, .* below 73,049"
 
 

@@ -7,11 +7,14 @@ import types
 
 import numpy as np
 import pytest
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.tools.explorer.conftest import HOSTILE, ask, serving_model
 
-# Set by .ci/run: what is absent is an error there.
-REQUIRED = "KERAS_TRANSFORMER_BROWSER"
+REQUIRED = "KERAS_TRANSFORMER_BROWSER"  # set by .ci/run: what is absent is an error there
 PROGRAMS = ("chromium", "chromedriver")
 PATIENCE = 120  # seconds: on a busy machine the first answer, which makes a graph, takes long
 TEXT = "one two three"
@@ -24,8 +27,6 @@ def browser():
     if missing:
         sentence = f"no {' and no '.join(missing)}: apt-get install chromium chromium-driver"
         (pytest.fail if os.environ.get(REQUIRED) == "required" else pytest.skip)(sentence)
-    from selenium import webdriver
-
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
@@ -46,9 +47,6 @@ def page(browser, explorer):
 
 def until(driver, condition):
     """Waits for a condition, a function without arguments: what it returned that is true."""
-    from selenium.common.exceptions import StaleElementReferenceException
-    from selenium.webdriver.support.ui import WebDriverWait
-
     wait = WebDriverWait(driver, PATIENCE, 0.05, [StaleElementReferenceException])
     return wait.until(lambda _: condition())
 
@@ -73,16 +71,12 @@ def contents(elements):
 
 def write(driver, text):
     """Types a sentence in the place of what is there."""
-    from selenium.webdriver.common.keys import Keys
-
     one(driver, "#text").send_keys(Keys.CONTROL, "a")
     one(driver, "#text").send_keys(text)
 
 
 def press(driver, *keys):
     """Presses keys, wherever the focus is; returns what a screen reader calls what has it then."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
     ActionChains(driver).send_keys(*keys).perform()
     return driver.switch_to.active_element.accessible_name
 
@@ -103,8 +97,6 @@ def tokens_of(answer):
 
 
 def test_a_sentence_is_translated_and_explained(page, explorer):
-    from selenium.webdriver.common.action_chains import ActionChains
-
     translate(page, TEXT)
     answer = ask(explorer, "explore", {"text": TEXT})
     assert contents([one(page, "#translation")]) == [answer["text"]]
@@ -129,8 +121,6 @@ def test_a_sentence_is_translated_and_explained(page, explorer):
 
 
 def test_an_alternative_becomes_the_prefix_by_the_keyboard_alone(page, explorer):
-    from selenium.webdriver.common.keys import Keys
-
     assert press(page) == "Sentence to translate"
     translate(page, TEXT)
     before = ask(explorer, "explore", {"text": TEXT, "k": 10})
