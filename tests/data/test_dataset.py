@@ -138,9 +138,7 @@ def test_order_is_that_of_seed_and_pass():
     pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
     one, two = (batches_of(dataset_of(pairs, 15, 15, seed=seed)) for seed in (1, 2))
     assert one != two and sorted(one) == sorted(two)
-
-
-def test_no_shuffling():
+    # Without shuffling, they are.
     dataset = dataset_of(random_pairs(), shuffle=False)
     first = batches_of(dataset)
     assert first == batches_of(dataset)
@@ -258,7 +256,6 @@ def test_pipelines_are_not_tuned():
 
 
 # Mixes of corpora: each has its share of every pass, and no pair comes before its turn.
-
 SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
 # Of 158 pairs, 158 · 1/3.3, 158 · 2/3.3 and 158 · 0.3/3.3: 47.88, 95.76 and 14.36.
 SHARES = [48, 96, 14]

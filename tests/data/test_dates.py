@@ -65,6 +65,8 @@ def test_training_draws_no_combination_twice(only_1998):
     assert known["fr", "samedi 9 mai 1998"] == known["de", "09.05.1998"] == "1998-05-09"
     assert known["hu", "1998. szeptember 5., szombat"] == "1998-09-05"
     assert known["ja", "1998年5月9日土曜日"] == "1998-05-09"
+    corpus = dates(["fr"], train_size=3, valid_size=1, test_size=363)
+    assert len(set(targets(corpus.train + corpus.valid + corpus.test))) == 365, "every date"
 
 
 def test_languages_are_in_every_part(corpus):
@@ -153,8 +155,3 @@ SIZES_ARE = "The sizes must be at least 1, .* below 73,049"
 def test_mistakes(wrong, message):
     with pytest.raises(ValueError, match=message):
         dates(**wrong)
-
-
-def test_sizes_may_use_every_date(only_1998):
-    corpus = dates(["fr"], train_size=3, valid_size=1, test_size=363)
-    assert len(set(targets(corpus.train + corpus.valid + corpus.test))) == 365

@@ -34,6 +34,7 @@ def test_joined():
     assert joined.source.gather(np.array([2, 0]))[0].tolist() == [8, 4]
     assert joined.target.gather(np.array([1, 2]))[0].tolist() == [7, 9, 9, 9]
     assert EncodedPairs.concatenate([first]) is first
+    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
 
 
 sentences = st.lists(st.integers(4, 255), max_size=5)
@@ -51,7 +52,3 @@ def test_gathers_any_rows_of_any_shards(shards, data):
     ids, lengths = stored.gather(np.array(wanted, np.int64))
     assert ids.dtype == np.int32 and lengths.tolist() == [len(rows[row]) for row in wanted]
     assert ids.tolist() == [id for row in wanted for id in rows[row]]
-
-
-def test_long_sentences():
-    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]

@@ -185,6 +185,9 @@ def test_no_source_is_on_both_sides():
     assert [pair for pair in PAIRS if pair in valid] == valid, "in their order"
     assert (train, valid) == split_validation(PAIRS, 0.1, seed=1)
     assert (train, valid) != split_validation(PAIRS, 0.1, seed=2)
+    for fraction, part in ((1e-9, "validation"), (1 - 1e-9, "training")):
+        with pytest.raises(ValueError, match=f"leaves no pairs for {part}: change it"):
+            split_validation(PAIRS, fraction, seed=1)
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.3])
@@ -201,12 +204,6 @@ def test_neither_order_nor_the_rest_of_the_corpus_matters():
     _, turned = split_validation(PAIRS[::-1], 0.2, seed=1)
     _, half = split_validation(PAIRS[:31], 0.2, seed=1)
     assert turned == valid[::-1] and half == [pair for pair in PAIRS[:31] if pair in valid] != []
-
-
-@pytest.mark.parametrize("fraction, part", [(1e-9, "validation"), (1 - 1e-9, "training")])
-def test_neither_side_may_be_empty(fraction, part):
-    with pytest.raises(ValueError, match=f"leaves no pairs for {part}: change it"):
-        split_validation(PAIRS, fraction, seed=1)
 
 
 def test_the_part_is_found_again(tmp_path):
@@ -229,10 +226,7 @@ def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
     for count in (0, 4, 5):  # few rows are all taken
         assert sample_rows(count, 5, seed=1).tolist() == list(range(count))
-
-
-def test_rows_are_drawn_from_everywhere():
-    """Of each tenth about as many: within five standard deviations of 100."""
+    # Of each tenth about as many: within five standard deviations of 100.
     counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
     assert (np.abs(counts - 100) < 50).all()
 
@@ -244,9 +238,7 @@ def test_hashes_are_those_of_splitmix64():
     state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
     expected = [0xE220A8397B1DCDAF, state ^ state >> 31]
     assert text_files.hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == expected
-
-
-def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():
+    # Of seeds that follow each other, they have nothing in common.
     values = np.arange(5003, dtype=np.uint64)
     draws = np.array([text_files.hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
     assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.1

@@ -234,8 +234,6 @@ def test_only_what_a_step_changes_is_reordered():
     assert not any(state["fed"] is after["fed"] for state, after in pairs)
 
 
-# One function for all kinds of search.
-
 CONFIGS = {
     "greedy": GREEDY,
     "beam": SearchConfig(beam_size=4, length_penalty=0.0),

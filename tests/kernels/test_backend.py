@@ -15,7 +15,6 @@ RANDOM = np.random.default_rng(0)
 
 
 # Projections. Few and many rows, and a kernel that is much wider than high.
-
 PROJECTIONS = {
     "at once": lambda kernel, bias=None: lambda x: project(x, kernel, bias),
     "graph": graph_projection,

@@ -78,9 +78,8 @@ def test_softmax_runs_in_float32(dtype):
 
 def test_dropout_drops_weights_and_returns_them_whole():
     query, key = normal(1, 40, 1, 4), normal(1, 50, 1, 4, seed=1)
-    output, weights = kt.dot_product_attention(
-        query, key, np.eye(50, dtype="float32")[None, :, None], dropout=0.25, seed=7
-    )
+    value = np.eye(50, dtype="float32")[None, :, None]
+    output, weights = kt.dot_product_attention(query, key, value, dropout=0.25, seed=7)
     kept, weights = np.array(output)[0, :, 0], np.array(weights)[0, 0]  # (40, 50) each
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     dropped = kept == 0
@@ -94,8 +93,6 @@ def test_seed_fixes_the_dropout():
     np.testing.assert_array_equal(first, same)
     assert np.abs(first - other).max() > 1e-3
 
-
-# A drop-in for Keras' layer.
 
 B, T, S = 3, 4, 6
 QUERY, VALUE, KEY = normal(B, T, 8, seed=1), normal(B, S, 10, seed=2), normal(B, S, 12, seed=3)
@@ -126,25 +123,21 @@ ARGUMENTS = {
     "use_bias": st.booleans(),
     "dropout": st.sampled_from([0.0, 0.5]),  # at rest
 }
-MASKS = st.fixed_dictionaries(
-    {
-        "value_mask": st.sampled_from([None, some(B, S)]),
-        "key_mask": st.sampled_from([None, SOURCE != 0]),
-        "attention_mask": st.sampled_from(
-            [None, some(T, S).astype("int32"), some(B, T, S), some(1, 1, S)]
-        ),
-        "use_causal_mask": st.booleans(),
-    }
-)
+ATTENTION = [None, some(T, S).astype("int32"), some(B, T, S), some(1, 1, S)]
+MASKS = {
+    "value_mask": st.sampled_from([None, some(B, S)]),
+    "key_mask": st.sampled_from([None, SOURCE != 0]),
+    "attention_mask": st.sampled_from(ATTENTION),
+    "use_causal_mask": st.booleans(),
+}
 # Which Keras does not combine with others.
-MASKS |= st.fixed_dictionaries(
-    {"attention_mask": st.sampled_from([some(B, 1, T, S), some(B, 1, 1, S)])}
-)
+ALONE = {"attention_mask": st.sampled_from([some(B, 1, T, S), some(B, 1, 1, S)])}
+any_masks = st.fixed_dictionaries(MASKS) | st.fixed_dictionaries(ALONE)
 
 
 @settings(max_examples=settings().max_examples // 2)
 @example({"dropout": 0.5}, {"value_mask": some(B, S), "key_mask": SOURCE != 0}, KEY)
-@given(st.fixed_dictionaries(ARGUMENTS), MASKS, st.sampled_from([None, KEY]))
+@given(st.fixed_dictionaries(ARGUMENTS), any_masks, st.sampled_from([None, KEY]))
 def test_equals_keras(arguments, masks, key):
     theirs, ours = pair(arguments, key=key)
     assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]

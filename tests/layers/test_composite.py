@@ -55,7 +55,12 @@ def test_made_not_trainable_no_part_is_trainable(name):
     assert len(model.trainable_variables) == len(layer.weights)
 
 
-def test_what_earlier_versions_froze():
+def test_what_earlier_versions_saved():
+    """Weights of LoRA would be read for those of a layer that has none."""
+    config = kt.FeedForward(8, 16).get_config()
+    config["changes"] = {"parts": {"inner": {"lora_rank": 2}}}
+    with pytest.raises(ValueError, match="quantized or LoRA layers of an earlier version"):
+        kt.FeedForward.from_config(config)
     model = kt.Transformer(20, 20, **SIZES)
     changes = {"parts": {"decoder": {"trainable": False}, "encoder/layers": {}}}
     for entry in ({"changes": changes}, {"frozen": ["decoder", "source_embedding.embeddings"]}):
@@ -115,11 +120,3 @@ def test_what_keras_cannot_load_is_not_saved(tmp_path):
     for attempt in (layer.get_config, lambda: model.save(tmp_path / "model.keras")):
         with pytest.raises(ValueError, match=r"cannot be loaded: .* quantize it\s+after loading"):
             attempt()
-
-
-def test_what_an_earlier_version_has_saved_is_refused():
-    """Its weights would be read for those of a layer that is neither quantized nor has LoRA."""
-    config = kt.FeedForward(8, 16).get_config()
-    config["changes"] = {"parts": {"inner": {"lora_rank": 2}}}
-    with pytest.raises(ValueError, match="quantized or LoRA layers of an earlier version"):
-        kt.FeedForward.from_config(config)

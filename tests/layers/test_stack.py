@@ -87,9 +87,6 @@ def test_dropout_drops_every_sublayer(name, norm):
     assert np.abs(np.array(layer(**arrays)) - expected).max() > 0.1
 
 
-# keras_nlp, an implementation by other hands.
-
-
 @pytest.mark.parametrize("name, norm", [("EncoderLayer", "pre"), ("DecoderLayer", "post")])
 def test_layer_equals_keras_nlp(name, norm):
     import keras_nlp  # here, since it takes long
@@ -97,11 +94,9 @@ def test_layer_equals_keras_nlp(name, norm):
     ours, sizes = build(name, norm), {"intermediate_dim": layer_harness.F, "num_heads": 2}
     options = sizes | {"layer_norm_epsilon": 1e-6, "normalize_first": norm == "pre"}
     pairs = {
-        "_self_attention_layer": ours.self_attention,
-        "_self_attention_layer_norm": ours.self_attention_norm,
-        "_feedforward_intermediate_dense": ours.feed_forward.inner,
-        "_feedforward_output_dense": ours.feed_forward.outer,
-        "_feedforward_layer_norm": ours.feed_forward_norm,
+        "feedforward_intermediate_dense": ours.feed_forward.inner,
+        "feedforward_output_dense": ours.feed_forward.outer,
+        "feedforward_layer_norm": ours.feed_forward_norm,
     }
     if name == "EncoderLayer":
         theirs = keras_nlp.layers.TransformerEncoder(**options)
@@ -110,12 +105,13 @@ def test_layer_equals_keras_nlp(name, norm):
     else:
         theirs = keras_nlp.layers.TransformerDecoder(**options)
         theirs.build(X.shape, MEMORY.shape)
-        pairs["_cross_attention_layer"] = ours.cross_attention
-        pairs["_cross_attention_layer_norm"] = ours.cross_attention_norm
         call = {"decoder_sequence": X, "encoder_sequence": MEMORY}
         call |= {"decoder_padding_mask": X_MASK, "encoder_padding_mask": MEMORY_MASK}
+    for kind in ("self_attention", "cross_attention")[: 1 + (name == "DecoderLayer")]:
+        pairs |= {f"{kind}_layer": getattr(ours, kind)}
+        pairs |= {f"{kind}_layer_norm": getattr(ours, f"{kind}_norm")}
     for part, own in pairs.items():
-        getattr(theirs, part).set_weights(own.get_weights())
+        getattr(theirs, f"_{part}").set_weights(own.get_weights())
     assert_close(ours(**layer_harness.CASES[name].arrays), theirs(**call))
 
 

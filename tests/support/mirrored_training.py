@@ -18,6 +18,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from tests.support.workers_training import recipe_of  # noqa: E402
 from tests.training.test_gradients import Small  # noqa: E402
 from tests.training.test_keras_workarounds import living_graphs  # noqa: E402
 from tests.training.test_token_trainer import Tagger  # noqa: E402
@@ -50,21 +51,10 @@ def run(strategy, rows, precision, recipe):
     """What a strategy comes to."""
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy(precision)
-    options = {} if recipe == "weights" else dict(metrics=[kt.MaskedAccuracy()])
     with strategy.scope():
-        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-        if recipe == "options":
-            # So large an epsilon that Adam comes near momentum: otherwise it would blow up rounding
-            # errors of gradients near zero.
-            adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-            optimizer = kt.EMAAdam(1.0, **adam)
-            options |= dict(accumulation_steps=2, clip_norm=0.5)
-        elif recipe == "rdrop":
-            options |= dict(rdrop=2.0)
-        else:
-            options |= dict(weighted_metrics=[kt.MaskedAccuracy()])
-        model = Small("own" if recipe == "options" else "shared")
-        model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
+        metrics = {"weighted_metrics" if recipe == "weights" else "metrics": [kt.MaskedAccuracy()]}
+        model = Small("own" if recipe == "adam" else "shared")
+        model.compile(**recipe_of(recipe), **metrics)
     dataset = make_dataset(rows, recipe == "weights")
     # On its own and ahead of training: what `evaluate` builds must do for `fit` as well.
     before = model.evaluate(dataset, verbose=0, return_dict=True)
@@ -81,10 +71,10 @@ def run(strategy, rows, precision, recipe):
     }
 
 
-def compare(strategy, rows, precision="float32", recipe="plain"):
+def compare(strategy, rows, recipe, precision="float32"):
     """What one device comes to, and what the replicas do.
 
-    Recipes: "options" (accumulation, clipping, weight decay, a running mean), "rdrop" or "weights"
+    Recipes: "adam" (accumulation, clipping, weight decay, a running mean), "rdrop" or "weights"
     (sample weights, which the fused loss does not take).
     """
     one = tf.distribute.OneDeviceStrategy("CPU:0")

@@ -14,7 +14,6 @@ from keras_transformer.tokenizers import vocabularies
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
 # Targets keep every printable character; sources are normalized to NFKC.
-
 TARGETS = ["sʰ u n t͡ɕʰ a̠", "你好，世界！", "½ m² … № 5"]
 SOURCES = ["ﬁve ½ m²", "② ﬁsh", "№ 5 ﬁr"]
 NORMALIZED = ["five 1⁄2 m2", "2 fish", "No 5 fir"]

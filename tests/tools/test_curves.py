@@ -1,15 +1,15 @@
 """The pictures of trainings show what they are given."""
 
-import csv
 import os
 
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 import keras_transformer as kt
-from keras_transformer.runs.run import COLUMNS, SCORES
+from keras_transformer.runs.run import COLUMNS, SCORES, Run
 from keras_transformer.tools import curves
 from keras_transformer.tools.curves import save_runs_plot
 
@@ -19,9 +19,6 @@ ROWS = [
     (300, 6_000_000, 4.5, 0.0005, 2.0, 3.0, 15.0, 33.5),
 ]
 HISTORY = [dict(zip(COLUMNS + SCORES, row, strict=True)) for row in ROWS]
-
-
-pytestmark = pytest.mark.usefixtures("no_window")
 
 
 def test_position_encoding_and_learning_rate():
@@ -49,12 +46,9 @@ def curves_of(axis):
     return [line.get_xydata().tolist() for line in axis.lines]
 
 
-def make_run(folder, rows=HISTORY):
+def make_run(folder):
     folder.mkdir(parents=True)
-    with open(folder / "history.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    Run(folder).write_history(HISTORY)
     return str(folder)
 
 
@@ -66,17 +60,13 @@ def test_run_is_drawn_over_updates_tokens_and_minutes():
     assert curves_of(loss) == [validation, training]
     assert [line.get_linestyle() for line in loss.lines] == ["-", "--"]
     assert [text.get_text() for text in loss.get_legend().texts] == ["validation", "training"]
-    assert [curves_of(axis) for axis in scores] == [
-        [[[4, 12], [6, 15]]],  # the first validation has no BLEU
-        [[[3, 12], [4.5, 15]]],
-        [[[4, 30], [6, 33.5]]],
-        [[[3, 30], [4.5, 33.5]]],
-    ]
-    labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in figure.axes]
-    assert labels[:2] == [("steps", "learning rate"), ("steps", "loss in nats per token")]
-    assert [x for x, _ in labels[2:]] == ["target tokens in millions", "minutes"] * 2
-    assert [y.split()[0] for _, y in labels[2:]] == ["BLEU", "BLEU", "chrF", "chrF"]
-    assert not figure.legends
+    bleu = [[4, 12], [6, 15]], [[3, 12], [4.5, 15]]  # the first validation has none
+    chrf = [[4, 30], [6, 33.5]], [[3, 30], [4.5, 33.5]]
+    assert [curves_of(axis) for axis in scores] == [[curve] for curve in (*bleu, *chrf)]
+    across = ["steps", "steps", *["target tokens in millions", "minutes"] * 2]
+    assert [axis.get_xlabel() for axis in figure.axes] == across
+    along = [axis.get_ylabel().split()[0] for axis in figure.axes]
+    assert along == ["learning", "loss", "BLEU", "BLEU", "chrF", "chrF"] and not figure.legends
     assert len(kt.plot_run(HISTORY[:1]).axes) == 2  # scores are drawn where there are any
 
 
@@ -110,6 +100,7 @@ def test_picture_of_a_run(tmp_path, monkeypatch):
     assert sorted(os.listdir(path)) == ["curves.png", "history.csv"]
     picture = (tmp_path / "run" / "curves.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    assert plt.get_fignums() == []  # a training may draw after every validation
 
     def broken(figure, name, **options):
         with open(name, "wb") as file:
@@ -138,11 +129,9 @@ def test_history_that_cannot_be_drawn(tmp_path):
     head = ",".join(COLUMNS) + "\n"
     with pytest.raises(ValueError, match="has no history.csv: give a run"):
         kt.save_run_plot(tmp_path)
-    for text, message in (
-        (head, "has no rows yet"),
-        ("step,loss,val_loss\n1,2,3\n", "is corrupted .'target_tokens'"),
-        (f"{head}1,2,3,4,five,6\n", "is corrupted .*'five'"),
-    ):
+    less = "step,loss,val_loss\n1,2,3\n", "is corrupted .'target_tokens'"
+    wrong = f"{head}1,2,3,4,five,6\n", "is corrupted .*'five'"
+    for text, message in ((head, "has no rows yet"), less, wrong):
         (tmp_path / "history.csv").write_text(text)
         with pytest.raises(ValueError, match=message):
             kt.save_run_plot(tmp_path)

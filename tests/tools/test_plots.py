@@ -2,6 +2,7 @@
 
 import math
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
@@ -17,9 +18,6 @@ WORDS = (
 )
 MANY = [WORDS[i % len(WORDS)] for i in range(60)]
 DATE = [*"▁samedi▁9▁mai▁1998", "</s>"]
-
-
-pytestmark = pytest.mark.usefixtures("no_window")
 
 
 def draw(sources, targets, *more, **options):
@@ -56,6 +54,7 @@ def test_what_is_written_can_be_read(sources, targets, heads):
     drawn = np.array([axis.images[0].get_array() for axis in maps_of(figure)])
     np.testing.assert_array_equal(drawn, scores.reshape(-1, len(targets), len(sources)))
     assert figure._repr_png_().startswith(b"\x89PNG")
+    assert plt.get_fignums() == [], "pyplot would open a window"
 
 
 def test_a_map_for_each_head_and_a_row_for_each_layer():

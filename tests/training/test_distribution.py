@@ -30,7 +30,7 @@ def cluster_of(text):
     return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
 
 
-OPTIONS = {"rows": [7, 1], "recipe": "options"}
+OPTIONS = {"rows": [7, 1], "recipe": "adam"}
 WEIGHTS = {"rows": [23, 2, 1], "recipe": "weights"}
 # A first batch that leaves replicas without a row.
 RDROP = {"rows": [1, 3], "recipe": "rdrop"}

@@ -127,16 +127,13 @@ def test_equation_3(step, d_model):
     assert traced.dtype == "float32" and float(traced) == pytest.approx(expected, rel=1e-5)
 
 
-def test_peak():
+def test_peak_and_cooldown():
     schedule = kt.WarmupInverseSqrt(peak=0.02, warmup_steps=10)
     rates = [float(schedule(step)) for step in range(41)]
     assert rates[:10] == pytest.approx([0.002 * (i + 1) for i in range(10)])
     assert rates[39] == pytest.approx(0.01)
     assert max(rates) == rates[9] == pytest.approx(0.02)
-
-
-def test_cooldown():
-    """The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves."""
+    # The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves.
     plain = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2)
     schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, **COOLDOWN)
     shares = [float(schedule(step) / plain(step)) for step in range(12)]
@@ -146,7 +143,6 @@ def test_cooldown():
 
 
 # A training stops at the first step whose loss or gradient norm is not finite.
-
 IDS = np.array([[4, 5, 6, 7], [7, 8, 3, 0], [9, 4, 3, 0]], "int32")
 
 

@@ -55,8 +55,6 @@ def test_what_only_the_graph_of_a_step_can_see(fused):
             use(dataset(np.full_like(X, 29), Y))
 
 
-# Losses that are no mean over target tokens.
-
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 

@@ -46,7 +46,7 @@ def test_score_is_the_sum_of_log_softmax(eager):
     assert eager.score([], []) == [] == eager.align([], [])
 
 
-def test_align_is_where_attention_is_greatest(deep):
+def test_align_is_where_attention_is_greatest(deep, eager):
     sources, targets = ["abc", "", "bbbbbbb", "hb", "ab"], ["ABCD", "AB", "", "東", "HGFEDCBA"]
     pairs = list(zip(sources, targets, strict=True))
     crosses = [run(deep, *pair)[1] for pair in pairs]  # (N, H, T, S) each
@@ -64,9 +64,7 @@ def test_align_is_where_attention_is_greatest(deep):
             assert positions == (mean[:-1, :-1].argmax(axis=-1).tolist() if pair[0] else [])
             on_end += np.sum(mean[:-1].argmax(axis=-1) == len(pieces)) if pair[0] else 0
     assert on_end > 0
-
-
-def test_align_of_one_layer_in_a_graph(eager):
+    # Of one layer, and in a graph.
     pair = ["ab"], ["AB"]
     in_graph = toy.trained_translator().align(*pair)
     assert in_graph == eager.align(*pair) == eager.align(*pair, layers=[1])

@@ -144,7 +144,10 @@ def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained
     assert all(one.score == one.log_prob for samples in found for one in samples)
 
 
-@pytest.mark.parametrize("options", [{}, {"beam_size": 3, "max_output_length": 6}], ids=str)
+XLA_SEARCHES = [{}, {"beam_size": 3, "max_output_length": 6}, {"sample": True}]
+
+
+@pytest.mark.parametrize("options", XLA_SEARCHES, ids=str)
 @pytest.mark.parametrize("prefix", [None, "AB"])
 def test_xla_finds_what_tensorflows_executor_finds(options, prefix):
     translator, texts = toy.random_translator(num_layers=2), [*toy.SOURCES, "a" * 30]
@@ -157,13 +160,6 @@ def test_xla_finds_what_tensorflows_executor_finds(options, prefix):
         assert [x.text for x in rows] == [x.text for x in expected]
         for scores in zip(rows, expected, strict=True):
             np.testing.assert_allclose(*(x[1:] for x in scores), rtol=1e-4, atol=1e-4)
-
-
-def test_samples_do_not_depend_on_xla():
-    plain, compiled = toy.random_translator(), toy.random_translator()
-    compiled.jit_compile = True
-    expected = plain.translate(toy.SOURCES, sample=True)
-    assert compiled.translate(toy.SOURCES, sample=True) == expected
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -222,8 +218,6 @@ def test_sources_are_truncated_at_the_models_length(translator):
     assert abs(log_probs[3] - log_probs[0]) > 1e-3
     assert max(map(len, outputs)) <= toy.MAX_LENGTH
 
-
-# Calls: a string, strings or a string tensor, and a search by keywords.
 
 CALLED = ["abc", "", "hgf", "bbbbbbb", "cafe"]
 

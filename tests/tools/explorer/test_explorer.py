@@ -23,15 +23,11 @@ EXPORT = FIXTURES / "format-1" / "export" / "1"
 RUN = FIXTURES / "format-1" / "run"
 
 
-def port_of(explorer):
-    return urllib.parse.urlsplit(explorer.address).port
-
-
 def test_it_is_reached_from_this_machine_only(explorer):
     with open("/proc/net/tcp", encoding="ascii") as file:
         listening = [line.split()[1] for line in file if line.split()[3] == "0A"]
-    assert f"0100007F:{port_of(explorer):04X}" in listening
-    assert f"00000000:{port_of(explorer):04X}" not in listening
+    port = urllib.parse.urlsplit(explorer.address).port
+    assert f"0100007F:{port:04X}" in listening and f"00000000:{port:04X}" not in listening
 
 
 def test_the_page_takes_nothing_from_elsewhere(explorer):
@@ -58,7 +54,7 @@ def test_without_the_token_nothing_is_answered(explorer, path):
 
 
 def test_another_host_or_origin_is_refused(explorer):
-    port = port_of(explorer)
+    port = urllib.parse.urlsplit(explorer.address).port
     hosts = "evil.example", "127.0.0.1", "127.0.0.1:1", ""
     origins = "http://evil.example", "null", f"https://127.0.0.1:{port}", ""
     wrong = [({"Host": host}, b"this machine only") for host in hosts]
