@@ -126,7 +126,7 @@ def test_text_from_a_pipe(tmp_path):
         (tmp_path / "pipe").unlink()
 
 
-def test_files_that_cannot_be_read(write, tmp_path):
+def test_files_that_cannot_be_read_or_are_not_parallel(write, tmp_path):
     good, bad = write("good.txt", "a\n"), tmp_path / "bad.gz"
     refused(f"No file matches {bad}: check the path.", bad, good)
     bad.mkdir()
@@ -134,9 +134,6 @@ def test_files_that_cannot_be_read(write, tmp_path):
     bad.rmdir()
     bad.write_bytes(b"no gzip\n")
     refused(f"{bad} cannot be read (Not a gzipped file", bad, good)
-
-
-def test_unequal_line_counts(write):
     longer, shorter = write("longer", "1\n2\n3\n4\n5\n"), write("shorter", "1\n2\n3")
     end = f"{shorter} ends before line 4 of {longer}"
     refused(f"{longer} has 5 lines and {shorter} has 3: {end}", longer, shorter)

@@ -88,7 +88,7 @@ def test_as_in_plain_python_and_each_row_as_alone(how, toy, width):
     prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
     prefix = prefix[:, : min(width, how["max_length"])]
     found = hypotheses(*beam_search(step, step.state, 4, **how, prefix=prefix))
-    same(found, references(step, **how, prefix=prefix))
+    same(found, references(step, prefix, **how))
     row = toy["seed"] % 4
     alone = step.initial_state(tf.constant([row])), 1
     same(hypotheses(*beam_search(step, *alone, **how, prefix=prefix[[row]])), [found[row]])
@@ -194,11 +194,8 @@ def test_nan_of_what_cannot_be_reached():
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_prefix_of_next_to_no_probability(beam_size):
     """As a float32, e^-200 is 0; its logarithm is not lost."""
-    logits = tf.constant([[0.0, 0.0, 0.0, 0.0, 0.0, 200.0]])
-
-    def step(ids, position, state):
-        return tf.repeat(logits, tf.size(ids), axis=0), state
-
+    step = Markov({})
+    step.logits = tf.constant([[0.0, 0.0, 0.0, 0.0, 0.0, 200.0]] * 6)
     found = hypotheses(*beam_search(step, {}, 1, 1, beam_size, prefix=[[A]]))
     assert found[0][0] == (pytest.approx(-200.0), [A])
 

@@ -1,7 +1,6 @@
 """Step functions to search with, and searches in plain Python to compare with."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -75,18 +74,11 @@ def log_softmax(logits):
 
 
 def score(log_prob, length, length_penalty, length_norm="gnmt"):
-    norm = {"gnmt": (5 + length) / 6, "length": length}[length_norm]
-    return log_prob / norm**length_penalty
+    return log_prob / (length if length_norm == "length" else (5 + length) / 6) ** length_penalty
 
 
 def reference_beam(
-    log_probs,
-    max_length,
-    beam_size,
-    length_penalty,
-    prefix=(),
-    beam_patience=math.inf,
-    length_norm="gnmt",
+    log_probs, max_length, beam_size, length_penalty, beam_patience, length_norm, prefix
 ):
     """Beam search of one row, to the last step or until patience ends: (log_prob, tokens)."""
     alive, ended, count = [(0.0, [])], [], 0
@@ -122,15 +114,13 @@ def reference_greedy(log_probs, max_length, prefix=()):
     return total, tokens
 
 
-def references(step, max_length, beam_size, length_penalty, prefix=None, **options):
+def references(step, prefix, beam_size, **how):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
-        forced = () if prefix is None else prefix[row][prefix[row] != PAD]
-        follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced
-        rows.append(reference_beam(follow, *how, **options))
-        rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
+        follow, forced = functools.partial(step.log_probs, row), prefix[row][prefix[row] != PAD]
+        found = reference_beam(follow, beam_size=beam_size, prefix=forced, **how)
+        rows.append(found + [(-np.inf, [])] * (beam_size - len(found)))
     return rows
 
 

@@ -147,15 +147,13 @@ def test_saved_copied_and_loaded(tmp_path):
     assert processor.encode(TEXTS[:9]) == tokenizer(TEXTS[:9]).to_list()
 
 
-def test_what_is_no_model(tmp_path):
+def test_what_is_no_model_with_our_special_ids(tmp_path):
     for model in (b"garbage", "text", math.pi, b"\x00" * 1000):
         with pytest.raises(ValueError, match="Expected the bytes of a SentencePiece"):
             SubwordTokenizer(model)
     with pytest.raises(ValueError, match=f"{tmp_path}.*Is a directory"):
         SubwordTokenizer.load(tmp_path)
 
-
-def test_only_models_with_our_special_ids():
     def train(**special_ids):
         model = io.BytesIO()
         options = dict(sentence_iterator=iter(LINES), vocab_size=100, hard_vocab_limit=False)

@@ -104,7 +104,7 @@ def test_strategies_that_cannot_be_made(monkeypatch):
             make_strategy(*arguments)
 
 
-def test_workers_in_the_order_of_their_numbers():
+def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
     assert read_cluster({}) is None is cluster_of(" ")
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
     operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
@@ -113,9 +113,6 @@ def test_workers_in_the_order_of_their_numbers():
         cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
         assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
         assert cluster.is_chief == (number == 0)
-
-
-def test_invalid_clusters():
     for text in (
         "workers",
         "[]",

@@ -63,6 +63,8 @@ def test_by_hand():
     found = [float(kt.SmoothedCrossEntropy(x)(np.array([[1, 0]]), logits)) for x in (0.0, 0.1)]
     smoothed = -(0.95 * np.log(3 / 4) + 0.05 * np.log(1 / 4))  # ε = 0.1, spread over both ids
     assert found == pytest.approx([np.log(4 / 3), smoothed])
+    loss, gradient = loss_and_gradient(kt.SmoothedCrossEntropy(0.1), np.zeros_like(PADDED))
+    assert float(loss) == 0 and not np.array(gradient).any(), "of padding only"
 
 
 @pytest.mark.parametrize("shape", [(B,), (B, T)])
@@ -73,11 +75,6 @@ def test_sample_weight(shape):
     expected = [(loss * per_token).sum() / per_token.sum() for loss in losses]
     calls = kt.SmoothedCrossEntropy(0.1), kt.MaskedAccuracy()
     assert_close([call(PADDED, LOGITS, weight) for call in calls], expected)
-
-
-def test_batch_of_padding_only():
-    loss, gradient = loss_and_gradient(kt.SmoothedCrossEntropy(0.1), np.zeros_like(PADDED))
-    assert float(loss) == 0 and not np.array(gradient).any()
 
 
 def test_large_ids_stay_exact():

@@ -11,11 +11,8 @@ from tests.training.test_gradients import Small, batch
 (_, X), Y = batch(5)
 LOSS = kt.SmoothedCrossEntropy()
 SPARSE = keras.losses.SparseCategoricalCrossentropy()
+schedule = kt.WarmupInverseSqrt
 PROBABILITIES = "The model returns logits, .*: compile with SmoothedCrossEntropy"
-
-
-def schedule(*names, **arguments):
-    return kt.WarmupInverseSqrt(*names, **arguments)
 
 
 def compiled(loss=LOSS, **options):
