@@ -1,7 +1,4 @@
-"""What works around Keras, and canaries: tests that fail once Keras no longer needs it.
-
-Replicas, also the memory that their graphs keep: `test_distribution.py`.
-"""
+"""Workarounds of Keras; canaries fail once it needs none. Replicas: `test_distribution.py`."""
 
 import gc
 import re
@@ -140,7 +137,6 @@ def living_graphs():
 
 @pytest.mark.parametrize("use", [fit, predict, differentiate])
 def test_no_graph_outlives_its_model(use):
-    """Nor do weights, which graphs would keep."""
     use()  # what is made once stays
     before = living_graphs()
     use()

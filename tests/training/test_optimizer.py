@@ -48,7 +48,6 @@ def test_momentum_grows_from_nothing_to_what_was_asked_for():
     ],
 )
 def test_configuration_round_trip(kind, arguments):
-    """Of the losses and metrics as well."""
     made = kind(**arguments)
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
     assert type(twin) is kind and twin.get_config() == made.get_config()

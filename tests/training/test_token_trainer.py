@@ -183,7 +183,6 @@ def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
 
 
 def test_what_training_leaves_is_not_left_over(tmp_path):
-    """Variables of the optimizer, states of random generators."""
     trained = small_model(dropout=0.1)
     update(trained, (INPUTS, Y), optimizer=keras.optimizers.Adam())
     trained.save_weights(tmp_path / "trained.weights.h5")
