@@ -231,8 +231,9 @@ def test_mistakes(names, wrong, message):
         search = functools.partial(SEARCHES[name], **loop)
         with pytest.raises(ValueError, match=message):
             search()
-        with pytest.raises(ValueError, match=message):  # constants are known in a graph
-            tf.function(lambda search: search(), autograph=False)(search)
+        if names is SAMPLING:  # constants are known in a graph
+            with pytest.raises(ValueError, match=message):
+                tf.function(lambda search: search(), autograph=False)(search)
 
 
 @pytest.mark.parametrize("how", SEARCHES)
