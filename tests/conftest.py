@@ -69,6 +69,16 @@ def memory(request):
         del gradients[name]
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """The configurations of trainings that are checked; nothing is trained."""
+    seen = []
+    checked = "keras_transformer.runs.training_data.check_training"
+    monkeypatch.setattr(checked, lambda config, *_: seen.append(config))
+    monkeypatch.setattr("keras_transformer.train.train_run", lambda *_: None)
+    return seen
+
+
 @pytest.fixture(scope="session")
 def trained_config(tmp_path_factory):
     """The training of `trained_run`: three epochs on words in reverse order."""

@@ -48,11 +48,28 @@ def test_code_of_page(page, tmp_path_factory, tmp_path, monkeypatch, capsys):
         assert any(re.match(pattern, line) for line in printed), (promised, printed)
 
 
-def test_links_of_the_readme():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    targets = re.findall(r"\]\(([^)\s:]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+# The README, in which links lead to files of the repository.
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TRAINING, LAYER = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 150
+    assert len([line for line in TRAINING.splitlines() if line]) <= 20
+    text = re.sub(r"^```.*?^```", "", README, flags=re.M | re.S)
+    targets = re.findall(r"\]\(([^)\s:]+)\)", text)
     missing = [x for x in targets if not (ROOT / x.partition("#")[0]).exists()]
     assert len(targets) > 5 and missing == []
+
+
+def test_layer_of_the_readme_and_its_script_which_the_guide_starts_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(LAYER, names)
+    assert names["classifier"].output_shape == (None, 2)
+    assert (tmp_path / "classifier.keras").exists()
+    assert blocks_of("getting-started.md")[0] == TRAINING
 
 
 def test_architecture_names_every_folder_and_module():

@@ -25,8 +25,7 @@ class TwoHeads(kt.Transformer):
 
 
 def make(kind=kt.Transformer):
-    sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
-    return kind(13, 11, **sizes)
+    return kind(13, 11, num_layers=1, d_model=8, num_heads=2, d_ff=16, dropout=0.0)
 
 
 def test_added_layers_are_trained_saved_loaded_and_exported(tmp_path):
@@ -91,10 +90,7 @@ def test_keras_does_not_load_a_functional_model_of_a_layer_and_its_part(tmp_path
         keras.saving.load_model(tmp_path / "model.keras")
 
 
-# Mistakes at `fit` and `predict`, of which a compiled step would say nothing that helps.
-
-
-def test_mistakes():
+def test_mistakes_of_which_a_compiled_step_would_say_nothing_that_helps():
     model = kt.Transformer(13, 11, 1, 8, 2, 16, positions="learned", max_length=8)
     model.compile("sgd", kt.SmoothedCrossEntropy())
     for use in (model.fit, model.evaluate):

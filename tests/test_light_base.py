@@ -9,6 +9,7 @@ import keras_transformer
 from tests.support import child_process
 from tests.support.paths import ROOT
 
+EXTRA = r"keras-encoder-decoder\[all\]"
 BROUGHT_ALONG = {"rich", "tensorboard", "werkzeug"}  # by Keras and TensorFlow
 # Of these, no public name needs more than TensorFlow and Keras.
 BASE_MODULES = ("layers", "transformer", "training", "decoding", "presets", "special_ids")
@@ -55,11 +56,8 @@ print(json.dumps(missing))
     assert run.returncode == 0, run.stderr
     missing = json.loads(run.stdout)
     for name, sentence in missing.items():
-        found = re.fullmatch(
-            r"keras_transformer\.(\w+) needs ([\w-]+): pip install (.*)\.", sentence
-        )
-        assert found[1] == name and found[3] == "'keras-encoder-decoder[all]'"
-        assert found[2] in requirements()["all"]
+        pattern = rf"keras_transformer\.{name} needs ([\w-]+): pip install '{EXTRA}'\."
+        assert re.fullmatch(pattern, sentence)[1] in requirements()["all"]
     assert {"SubwordTokenizer", "export", "plot_attention"} <= set(missing)
     homes = {name: keras_transformer._HOME_OF[name] for name in missing}
     assert not [name for name in homes if homes[name].startswith(BASE_MODULES)]

@@ -14,13 +14,7 @@ from nbclient import NotebookClient
 from tests.support.paths import ROOT
 
 # How many pictures each draws.
-PICTURES = {
-    "attention": 8,
-    "positions": 5,
-    "transformer": 6,
-    "train_and_translate": 5,
-    "export_and_serve": 2,
-}
+PICTURES = dict(attention=8, positions=5, transformer=6, train_and_translate=5, export_and_serve=2)
 FOLDER = ROOT / "notebooks"
 
 

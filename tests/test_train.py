@@ -16,28 +16,14 @@ from keras_transformer.runs.averaging import average
 from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import DATA, Run
 from keras_transformer.runs.run_callbacks import RunCheckpoint, summarize_training
-from keras_transformer.runs.training_data import (
-    check_training,
-    open_data,
-    train_tokenizers,
-    valid_pairs,
-)
+from keras_transformer.runs.training_data import check_training, open_data, train_tokenizers
 from keras_transformer.special_ids import UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.train import _compile_model, _make_training_dataset, train
 from tests.support.command_line import run
 from tests.support.numbered_pairs import batches_of
+from tests.support.paths import PATTERN
 from tests.support.reversed_text import config_of
-
-
-def weights_of(run):
-    return kt.load(run).model.get_weights()
-
-
-def assert_same_weights(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
-
 
 # A run.
 
@@ -91,24 +77,14 @@ def test_history(trained_run, trained_config):
 
 @pytest.fixture(scope="module")
 def rich_config(trained_config):
-    return dataclasses.replace(
-        trained_config,
-        epochs=4,
-        steps_per_epoch=9,
-        accumulation_steps=2,
-        parallel_microbatches=1,
-        cooldown_steps=18,
-        clip_norm=1.0,
-        weight_decay=0.01,
-        ema=0.8,
-        validate_by="bleu",
-        keep_checkpoints=2,
-    )
+    options = dict(epochs=4, steps_per_epoch=9, accumulation_steps=2, parallel_microbatches=1)
+    options |= dict(cooldown_steps=18, clip_norm=1.0, weight_decay=0.01, ema=0.8)
+    return dataclasses.replace(trained_config, validate_by="bleu", keep_checkpoints=2, **options)
 
 
 @pytest.fixture(scope="module")
 def rich(rich_config, tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs") / "rich"
+    output = tmp_path_factory.mktemp("runs") / PATTERN
     return output, train(rich_config, output)
 
 
@@ -119,13 +95,8 @@ def test_options_reach_compile(rich_config):
     optimizer = model.optimizer
     assert (optimizer.weight_decay, optimizer.get_config()["ema_momentum"]) == (0.01, 0.8)
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
-    decays = [optimizer._use_weight_decay(v) for v in model.trainable_variables]
-    names = [v.name for v in model.trainable_variables]
-    assert {name for name, x in zip(names, decays, strict=True) if not x} == {
-        "bias",
-        "beta",
-        "gamma",
-    }
+    kept = {v.name for v in model.trainable_variables if not optimizer._use_weight_decay(v)}
+    assert kept == {"bias", "beta", "gamma"}
 
 
 def test_what_diverges_leaves_the_run_as_it_was(trained_run, tmp_path):
@@ -146,7 +117,8 @@ def test_what_diverges_leaves_the_run_as_it_was(trained_run, tmp_path):
 def assert_weights_are(model, path):
     weights = model.get_weights()
     model.load_weights(path)
-    assert_same_weights(weights, model.get_weights())
+    for one, other in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_model_is_the_best(rich, rich_config):
@@ -166,6 +138,18 @@ def test_model_is_the_best(rich, rich_config):
     scores = kt.TranslationScores(pairs, *saved.load(output)).measure(model)
     assert scores["val_bleu"] == pytest.approx(history["val_bleu"][3])
     assert scores["val_chrf"] == pytest.approx(history["val_chrf"][3])
+
+
+def test_runs_that_cannot_be_averaged(rich, tmp_path):
+    for path, options, message in (
+        (tmp_path, {}, "has no checkpoints"),
+        (rich[0], {"number": 3}, "number must be from 1 to 2, .* received 3"),
+        (rich[0], {"number": 0}, "number must be from 1 to 2, .* received 0"),
+        (rich[0], {"by": "worst"}, 'by must be "best" or "last"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            average(path, tmp_path / "mean", **options)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("by, number", [("last", 2), ("best", 1)])
@@ -200,14 +184,12 @@ def test_what_cannot_be_trained_on_leaves_nothing(trained_config, tmp_path, monk
     long.write_text(f"{'a ' * 99}\tb\n" * 27)
     v.write_text("unheard-of" + " 0.5" * 16 + "\n")
     small = dataclasses.replace(trained_config.model, max_length=1)
+    words = dict(vocabulary_size=None, model_type="word")
     mistakes = [
         (dict(train_source=str(long), train_target=None), "learn from: kept 0 of 27 pairs; drop"),
         (dict(valid_source=str(long), valid_target=None), "validate by: kept 0 of 27 pairs; dro"),
         (dict(model=small), "remain to learn from: kept 0 of 300 pairs; dropped"),
-        (
-            dict(vocabulary_size=None, model_type="word", target_vectors=str(v)),
-            "has no vector for any of the",
-        ),
+        (words | dict(target_vectors=str(v)), "has no vector for any of the"),
     ]
     for changes, message in mistakes:
         with pytest.raises(ValueError, match=message):
@@ -288,7 +270,8 @@ def test_training_on_a_corpus_ends_when_patience_does(
         checkpoint.close()
     for name in ("source.spm", "target.spm", DATA):
         assert (output / name).read_bytes() == (trained_run / name).read_bytes()
-    assert valid_pairs(Run(output)) == valid_pairs(Run(trained_run))
+    pairs_of = training_data.valid_pairs
+    assert pairs_of(Run(output)) == pairs_of(Run(trained_run))
     assert corpus not in map(str, Run(output).describe()["recipe"].values())
 
 

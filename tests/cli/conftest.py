@@ -2,15 +2,13 @@
 
 import pytest
 
-from tests.support.toy_translator import random_translator
+from tests.support.paths import PATTERN
+from tests.support.toy_translator import random_translator, save_run
 
 
 @pytest.fixture(scope="session")
 def random_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cli") / "run [v2] *? \\ {a,b} [/b]"
+    folder = tmp_path_factory.mktemp("cli") / PATTERN
     folder.mkdir(parents=True)
-    translator = random_translator(num_layers=3)
-    translator.model.save(folder / "model.keras")
-    for side in ("source", "target"):
-        translator.source_tokenizer.save(folder / f"{side}.spm")
+    save_run(random_translator(num_layers=3), folder)
     return folder

@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,17 +21,12 @@ from keras_transformer.cli import main
 from keras_transformer.runs import opening
 from keras_transformer.runs.run import Run
 from tests.support import child_process
-from tests.support.command_line import python, run, shell_environment
+from tests.support.command_line import python, shell_environment, started, succeeds
 from tests.support.paths import ROOT
+from tests.support.sealing import sound
 
 PROGRAM = [sys.executable, "-m", "keras_transformer"]
 PIPES = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def started(*words, **options):
-    """The command in a process of its own, which ends with the test."""
-    command = [*PROGRAM, *map(str, words)]
-    return child_process.running(command, **{"cwd": ROOT, "env": shell_environment()} | options)
 
 
 def shell(redirection, *command, **options):
@@ -154,20 +148,26 @@ def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeyp
         assert process.wait() == -signal.SIGKILL
     with open(out, "ab") as file:
         file.write("halb geschrieben: ü".encode()[:-1])
-    whole = run(*command, stdin=b"".join(lines))
-    resumed = run(*command, "--resume", out, stdin=b"".join(lines))
-    assert (whole.returncode, resumed.returncode, resumed.stdout) == (0, 0, b"")
-    assert out.read_bytes() == whole.stdout and whole.stdout.count(b"\n") == 4
+    whole = succeeds(*command, stdin=b"".join(lines)).stdout
+    assert succeeds(*command, "--resume", out, stdin=b"".join(lines)).stdout == b""
+    assert out.read_bytes() == whole and whole.count(b"\n") == 4
 
 
-def test_whoever_has_read_enough_of_the_translations_ends_them(trained_run):
-    with started("translate", trained_run, **PIPES) as process:
-        process.stdin.write(b"abc\n")
-        process.stdin.flush()
-        process.stdout.readline()
+@pytest.mark.parametrize("kind", ["run", "export"])
+def test_whoever_has_read_enough_of_the_translations_ends_them(kind, trained_run, tmp_path):
+    """They come before the last line is read."""
+    model = trained_run if kind == "run" else sound(tmp_path, "export")
+    with started("translate", model, **PIPES) as process:
+
+        def write(line):
+            process.stdin.write(line)
+            process.stdin.flush()
+
+        for line in (b"abc\n", b"\n", b"hgf\n"):
+            write(line)
+            assert process.stdout.readline().endswith(b"\n")
         process.stdout.close()
-        process.stdin.write(b"abc\n")
-        process.stdin.flush()  # but not closed: it ends by itself
+        write(b"abc\n")  # stdin is left open: it ends by itself
         assert process.wait(timeout=300) == 0
         assert process.stderr.read() == b"", "nothing of TensorFlow either"
 
@@ -185,26 +185,3 @@ def test_a_script_gets_tokenizers_though_legacy_keras_is_asked_for(tmp_path):
     code += "print(found, os.environ['TF_USE_LEGACY_KERAS'])"
     found = python("-W", "ignore", "-c", code, tmp_path / "pickled", TF_USE_LEGACY_KERAS="1")
     assert found == "[b'ab', b'ab'] 1\n"
-
-
-@pytest.mark.slow
-def test_runs_at_paths_that_look_like_patterns(trained_run, trained_config, tmp_path):
-    """TensorFlow's reader of weights takes its prefix for one; so does rich `[v2]` for a style.
-
-    Of commands that read runs and exports, see the other tests.
-    """
-    folder = tmp_path / "models [v2] *? \\ {a,b} [/b]"
-    folder.mkdir(parents=True)
-    path = shutil.copytree(trained_run, folder / "run")
-    for side in ("source", "target"):
-        shutil.copy(getattr(trained_config, f"train_{side}"), folder / side)
-    pairs = ["--train-source", folder / "source", "--train-target", folder / "target"]
-    for words in (
-        ["train", "--output", path, "--resume", "--epochs", "4", "--plot"],
-        ["average", path, folder / "mean", "--number", "1"],
-        ["prepare", "--output", folder / "corpus", *pairs, "--vocabulary-size", "280"],
-    ):
-        assert run(*words).returncode == 0, words
-    for name in ("run/curves.png", "mean/model.keras", "corpus/manifest.json"):
-        assert (folder / name).exists()
-    assert list((path / "logs" / "train").glob("events*"))

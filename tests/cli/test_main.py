@@ -8,7 +8,7 @@ import pytest
 import keras_transformer
 from keras_transformer.cli.main import COMMANDS, call_command
 from keras_transformer.presets import ModelConfig, SearchConfig
-from tests.support.command_line import python, refused, run, run_process
+from tests.support.command_line import python, refused, run
 from tests.support.paths import FIXTURES
 
 
@@ -83,8 +83,8 @@ def test_another_backend_is_refused(monkeypatch):
 
 
 def test_version_of_the_module():
-    result = run_process("--version")
-    assert result.stdout.decode() == f"keras-transformer {keras_transformer.__version__}\n"
+    version = f"keras-transformer {keras_transformer.__version__}\n"
+    assert python("-m", "keras_transformer", "--version") == version
 
 
 # Help.
@@ -143,6 +143,10 @@ for words in [[], *([name] for name in COMMANDS)]:
 MISTAKES = [
     ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
     ("translate RUN --prefix long", "Prefix 2 has 13 tokens, but the model's max_length"),
+    ("translate RUN --field a", "--field and --output-field need --format jsonl"),
+    ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
+    ("translate RUN --resume none", "is not a file, so it cannot be resumed"),
+    ("translate RUN --resume no/b", "no/b cannot be written: No such"),
     ("translate none --precision float32", "none is neither a run directory"),
     ("align RUN --source pairs.tsv --heads 3", "Unknown head 3: choose from 1 to 2"),
     ("score RUN --source pairs.tsv --target long", "has both source and target: omit --target"),

@@ -15,7 +15,6 @@ from keras_transformer.data.dataset import BatchStream, make_dataset, open_corpo
 from keras_transformer.data.pairs import EncodedPairs, Pair
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.command_line import python
 from tests.support.numbered_pairs import (
     batches_of,
@@ -28,11 +27,9 @@ from tests.support.numbered_pairs import (
     trimmed,
 )
 
-# What a batch holds.
-
 
 def test_teacher_forcing_by_hand():
-    tokenizer = SubwordTokenizer.train(["abc def"], model_type="char")
+    tokenizer = kt.SubwordTokenizer.train(["abc def"], model_type="char")
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     space, a, b, c, d, e, f = (processor.piece_to_id(piece) for piece in "▁abcdef")
     pairs = [("ab", "c def"), Pair("abc", "fed", "en")]
@@ -78,14 +75,10 @@ def test_dropped_pairs_are_counted(caplog):
     with caplog.at_level(logging.INFO, "keras_transformer"):
         dataset = dataset_of(pairs, 100, max_length=5)
         dataset_of(random_pairs(7))
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        (
-            "WARNING",
-            "kept 2 of 10 pairs; dropped 2 with an empty source, 1 with an empty target, "
-            "3 with a source of more than 5 tokens, 2 with a target of more than 5 tokens",
-        ),
-        ("INFO", "kept 7 of 7 pairs"),
-    ]
+    said = "kept 2 of 10 pairs; dropped 2 with an empty source, 1 with an empty target, "
+    said += "3 with a source of more than 5 tokens, 2 with a target of more than 5 tokens"
+    found = [(record.levelname, record.message) for record in caplog.records]
+    assert found == [("WARNING", said), ("INFO", "kept 7 of 7 pairs")]
     rows = [row for source, _, _ in batches_of(dataset) for row in source]
     assert sorted(map(trimmed, rows)) == [[100, 9, 9, 9, END], [106, END]]
 
@@ -98,20 +91,34 @@ def test_longest_sentence_by_default(tokens_per_batch, longest):
     assert sorted(map(len, map(trimmed, rows))) == [4, longest]
 
 
-def test_shards_are_the_batch_together():
+@pytest.mark.parametrize("count", [2, 9])
+def test_shards_are_the_batch_together(count):
     whole = batches_of(dataset_of(random_pairs(60), 120))
-    for count in (2, 9):
-        shards = [
-            batches_of(dataset_of(random_pairs(60), 120, shard=(i, count))) for i in range(count)
-        ]
-        for index, shard in enumerate(shards):
-            for share, batch in zip(shard, whole, strict=True):
-                for part, rows in zip(share, batch, strict=True):
-                    expected = [trimmed(row) for row in rows[index::count]]
-                    assert [trimmed(row) for row in part] == (expected or [[]])
+    for index in range(count):
+        shard = batches_of(dataset_of(random_pairs(60), 120, shard=(index, count)))
+        for share, batch in zip(shard, whole, strict=True):
+            for part, rows in zip(share, batch, strict=True):
+                expected = [trimmed(row) for row in rows[index::count]]
+                assert [trimmed(row) for row in part] == (expected or [[]])
 
 
-# Orders and positions.
+def rows_of(batches):
+    rows = (row for batch in batches for row in zip(*batch, strict=True))
+    return sorted(ids for row in rows if any(ids := [trimmed(side) for side in row]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_batches_of_fixed_shapes(count):
+    """The same pairs in one shape for each boundary, which XLA compiles; shards are filled too."""
+
+    def read(**options):
+        return batches_of(dataset_of(random_pairs(200), 96, 32, **options))
+
+    shards = [read(fixed_shapes=True, shard=(i, count)) for i in range(count)]
+    assert len(set(map(len, shards))) == 1
+    shapes = {np.shape(batch) for shard in shards for batch in shard}
+    assert shapes == {(3, -(-rows // count), n) for rows, n in ((6, 16), (4, 24), (3, 32))}
+    assert sorted(sum(map(rows_of, shards), [])) == rows_of(read())
 
 
 def test_order_is_that_of_seed_and_pass():
@@ -131,9 +138,7 @@ def test_order_is_that_of_seed_and_pass():
     pairs = pairs_of_lengths([(length, length) for length in range(1, 15)])
     one, two = (batches_of(dataset_of(pairs, 15, 15, seed=seed)) for seed in (1, 2))
     assert one != two and sorted(one) == sorted(two)
-
-
-def test_no_shuffling():
+    # Without shuffling, they are.
     dataset = dataset_of(random_pairs(), shuffle=False)
     first = batches_of(dataset)
     assert first == batches_of(dataset)
@@ -219,10 +224,7 @@ next(batches)
 
 
 def test_another_process_has_the_same_batches_and_ends():
-    """Also while the next batch is made.
-
-    TensorFlow waits for its prefetching thread, which waits for Python: it hung at exit.
-    """
+    """While TensorFlow's prefetching thread waits for Python, at whose exit it hung."""
     whole, steps = uninterrupted()
     start = steps + 4
     found = json.loads(python("-c", PROGRAM))
@@ -254,7 +256,6 @@ def test_pipelines_are_not_tuned():
 
 
 # Mixes of corpora: each has its share of every pass, and no pair comes before its turn.
-
 SIZES, WEIGHTS = [101, 17, 40], [1.0, 2.0, 0.3]
 # Of 158 pairs, 158 · 1/3.3, 158 · 2/3.3 and 158 · 0.3/3.3: 47.88, 95.76 and 14.36.
 SHARES = [48, 96, 14]
@@ -263,12 +264,8 @@ SHARES = [48, 96, 14]
 def corpus_of(size, first):
     """Pairs of random lengths; the first id of both sides numbers them from `first` on."""
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
-    return EncodedPairs(
-        *(
-            sentences_of([[first + i] + [9] * (length - 1) for i, length in enumerate(side)])
-            for side in lengths
-        )
-    )
+    rows = ([[first + i] + [9] * (n - 1) for i, n in enumerate(side)] for side in lengths)
+    return EncodedPairs(*map(sentences_of, rows))
 
 
 def mix_of(seed=6, **options):
@@ -278,7 +275,6 @@ def mix_of(seed=6, **options):
 
 
 def passes_of(stream, count):
-    """The pairs of each pass, as (corpus, number)."""
     for number in range(count):
         batches = [stream.batch(number, index) for index in range(stream.batches_in(number))]
         yield [divmod(row[0] - 1000, 1000) for source, _, _ in batches for row in source.tolist()]
@@ -337,8 +333,6 @@ def test_corpora_of_other_vocabularies(monkeypatch):
     assert weights == [3, 0.5] and [corpus.path for corpus in opened] == ["a1", "a2"]
 
 
-# What cannot be.
-
 PAIRS = dict(pairs=[("1", "2")])
 GIVEN = PAIRS | dict(source_tokenizer=numbers, target_tokenizer=numbers)
 
@@ -352,6 +346,10 @@ GIVEN = PAIRS | dict(source_tokenizer=numbers, target_tokenizer=numbers)
         (PAIRS, "The source tokenizer, a NoneType, lacks __call__"),
         (dict(corpus="/nowhere"), "/nowhere"),
         (GIVEN | dict(pairs=[("", "7")]), "kept 0 of 1 pair; dropped 1 with an empty source"),
+        (GIVEN | dict(pairs=["hello world"]), "texts, received element 0: 'hello world'"),
+        (GIVEN | dict(pairs={"source": ["a"], "target": ["b"]}), "received element 0: 'source'"),
+        (GIVEN | dict(pairs=[("a",)]), r"received element 0: \('a',\)"),
+        (GIVEN | dict(pairs=[("a", "b"), ("a", None)]), r"received element 1: \('a', None\)"),
         (GIVEN | dict(seed=-1), "seed must be at least 0, received -1"),
         (GIVEN | dict(shard=(2, 2)), "shard must be .i, n. with i from 0 to n - 1"),
         (GIVEN | dict(tokens_per_batch=0), "tokens_per_batch must be at least 1"),

@@ -3,6 +3,7 @@
 import collections
 import datetime
 import hashlib
+import itertools
 import unicodedata
 
 import babel
@@ -26,10 +27,6 @@ def only_1998(monkeypatch):
     monkeypatch.setattr(dates_module, "LAST_YEAR", 1998)
 
 
-def sources(pairs):
-    return [pair.source for pair in pairs]
-
-
 def targets(pairs):
     return [pair.target for pair in pairs]
 
@@ -42,10 +39,11 @@ def normalize(text):
 def test_parts_have_no_date_and_no_string_in_common(corpus):
     parts = corpus.train, corpus.valid, corpus.test
     assert list(map(len, parts)) == [120_000, 1_500, 3_000]
-    train, *held_out = ({*targets(part), *map(normalize, sources(part))} for part in parts)
-    assert not train & (held_out[0] | held_out[1]) and not held_out[0] & held_out[1]
-    for part in parts[1:]:  # each date and string once
-        assert len(set(targets(part))) == len(set(map(normalize, sources(part)))) == len(part)
+    strings = [{normalize(pair.source) for pair in part} for part in parts]
+    days = [{pair.target for pair in part} for part in parts]
+    for kinds in (strings, days):
+        assert len(set.union(*kinds)) == sum(map(len, kinds))
+        assert [*map(len, kinds)][1:] == [1_500, 3_000]  # each of those once
 
 
 def test_a_source_is_one_line_with_the_year_and_the_day_of_its_target(corpus):
@@ -67,13 +65,14 @@ def test_training_draws_no_combination_twice(only_1998):
     assert known["fr", "samedi 9 mai 1998"] == known["de", "09.05.1998"] == "1998-05-09"
     assert known["hu", "1998. szeptember 5., szombat"] == "1998-09-05"
     assert known["ja", "1998年5月9日土曜日"] == "1998-05-09"
+    corpus = dates(["fr"], train_size=3, valid_size=1, test_size=363)
+    assert len(set(targets(corpus.train + corpus.valid + corpus.test))) == 365, "every date"
 
 
 def test_languages_are_in_every_part(corpus):
-    count = collections.Counter
-    assert count(pair.group for pair in corpus.test) == dict.fromkeys(LANGUAGES, 100)
-    assert count(pair.group for pair in corpus.valid) == dict.fromkeys(LANGUAGES, 50)
-    train = count(pair.group for pair in corpus.train)
+    parts = corpus.train, corpus.valid, corpus.test
+    train, valid, test = (collections.Counter(pair.group for pair in part) for part in parts)
+    assert (valid, test) == (dict.fromkeys(LANGUAGES, 50), dict.fromkeys(LANGUAGES, 100))
     assert set(train) == set(LANGUAGES) and min(train.values()) > 3_500
 
 
@@ -91,12 +90,10 @@ def strings_with_two_dates(languages, days):
     """Returns the strings, normalized, that the languages print for more than one of the days."""
     locales = [babel.Locale.parse(language) for language in languages]
     first_day, clashes = {}, set()
-    for day in days:
-        for locale in locales:
-            for style in STYLES:
-                text = normalize(format_date(day, style, locale=locale))
-                if first_day.setdefault(text, day) != day:
-                    clashes.add(text)
+    for day, locale, style in itertools.product(days, locales, STYLES):
+        text = normalize(format_date(day, style, locale=locale))
+        if first_day.setdefault(text, day) != day:
+            clashes.add(text)
     return clashes
 
 
@@ -138,26 +135,23 @@ def test_corpus_is_the_one_published_results_are_for(corpus):
     assert digest == "245cdb3d1ae3df29ce5d7a1c2dce5bdd238c50dfd30a560bd2cb330dbbc8ea49"
 
 
-@pytest.mark.parametrize("languages", [[], "fr", ["fr", "fr"], ["fr", "pt-BR"], [None]], ids=str)
-def test_bad_languages(languages):
-    with pytest.raises(ValueError, match="must be different ones of LANGUAGES") as error:
-        dates(languages, train_size=20_000, valid_size=10, test_size=10)
-    assert f"received {languages!r}" in str(error.value)
+LANGUAGES_ARE = "must be different ones of LANGUAGES and .*received "
+SIZES_ARE = "The sizes must be at least 1, .* below 73,049"
 
 
 @pytest.mark.parametrize(
-    "sizes",
+    "wrong, message",
     [
-        {"train_size": 0},
-        {"valid_size": 73_048, "test_size": 1},
-        {"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]},
+        ({"languages": []}, LANGUAGES_ARE + r"\[\]"),
+        ({"languages": "fr"}, LANGUAGES_ARE + "'fr'"),
+        ({"languages": ["fr", "fr"]}, LANGUAGES_ARE + r"\['fr', 'fr'\]"),
+        ({"languages": ["fr", "pt-BR"]}, LANGUAGES_ARE + r"\['fr', 'pt-BR'\]"),
+        ({"languages": [None]}, LANGUAGES_ARE + r"\[None\]"),
+        ({"train_size": 0}, SIZES_ARE),
+        ({"valid_size": 73_048, "test_size": 1}, SIZES_ARE),
+        ({"train_size": 6, "valid_size": 73_047, "test_size": 1, "languages": ["fr"]}, SIZES_ARE),
     ],
 )
-def test_bad_sizes(sizes):
-    with pytest.raises(ValueError, match="The sizes must be at least 1, .* below 73,049"):
-        dates(**sizes)
-
-
-def test_sizes_may_use_every_date(only_1998):
-    corpus = dates(["fr"], train_size=3, valid_size=1, test_size=363)
-    assert len(set(targets(corpus.train + corpus.valid + corpus.test))) == 365
+def test_mistakes(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        dates(**wrong)

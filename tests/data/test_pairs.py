@@ -1,13 +1,10 @@
 """Pairs of texts as ids: all of them, in their order, from any iterable, in one array or many."""
 
-import re
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs, read_sides
+from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
 from tests.support.numbered_pairs import numbers, sentences_of
 
 
@@ -37,6 +34,7 @@ def test_joined():
     assert joined.source.gather(np.array([2, 0]))[0].tolist() == [8, 4]
     assert joined.target.gather(np.array([1, 2]))[0].tolist() == [7, 9, 9, 9]
     assert EncodedPairs.concatenate([first]) is first
+    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
 
 
 sentences = st.lists(st.integers(4, 255), max_size=5)
@@ -54,22 +52,3 @@ def test_gathers_any_rows_of_any_shards(shards, data):
     ids, lengths = stored.gather(np.array(wanted, np.int64))
     assert ids.dtype == np.int32 and lengths.tolist() == [len(rows[row]) for row in wanted]
     assert ids.tolist() == [id for row in wanted for id in rows[row]]
-
-
-def test_long_sentences():
-    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
-
-
-@pytest.mark.parametrize(
-    "pairs, received",
-    [
-        (["hello world"], "'hello world'"),
-        ({"source": ["a"], "target": ["b"]}, "'source'"),
-        ([("a",)], "('a',)"),
-        ([("a", "b"), ("a", None)], "('a', None)"),
-    ],
-)
-def test_what_is_no_pair(pairs, received):
-    message = f"must be pairs .source, target. of texts, received element .: {re.escape(received)}"
-    with pytest.raises(ValueError, match=message):
-        read_sides(pairs)

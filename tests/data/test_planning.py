@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data import planning
 from keras_transformer.data.pairs import EncodedPairs, Sentences
-from keras_transformer.data.planning import (
-    BatchPlanner,
-    bucket_boundaries,
-    divide_by_weights,
-    sorting_keys,
-    split_by_budget,
-)
+from keras_transformer.data.planning import BatchPlanner, bucket_boundaries, divide_by_weights
 
 
 def test_boundaries_by_default():
@@ -30,10 +24,7 @@ def test_boundaries_by_default():
 
 
 def loop(source, target, boundaries, budget):
-    """The batches by the definition: sorted, then one pair after the other while the budget holds.
-
-    Takes the numbers of the sides' buckets.
-    """
+    """The batches by the definition, of the numbers of buckets: pair by pair, within the budget."""
     longer, difference = np.maximum(source, target), source - target
     order = np.lexsort((np.where(longer % 2, -difference, difference), longer))
     batches, start, longest = [], 0, 0
@@ -97,16 +88,16 @@ def test_more_buckets_than_small_keys_can_hold(monkeypatch):
 
 def test_keys_of_a_bucket_are_its_own():
     numbers = np.array(list(itertools.product(range(23), repeat=2)))
-    keys = sorting_keys(*numbers.T)
+    keys = planning.sorting_keys(*numbers.T)
     assert sorted(keys) == list(range(23**2))
     assert np.floor(np.sqrt(keys)).tolist() == numbers.max(axis=1).tolist()
 
 
 def test_cut_by_hand():
     # Three of length 4, none of 5, two of 10; 20 cells hold five of 4, but two of 10.
-    splits = split_by_budget(np.array([3, 3, 5]), np.array([4, 5, 10]), 20)
+    splits = planning.split_by_budget(np.array([3, 3, 5]), np.array([4, 5, 10]), 20)
     assert splits.tolist() == [0, 3, 5]
-    splits = split_by_budget(np.array([1, 1, 4]), np.array([4, 5, 10]), 20)
+    splits = planning.split_by_budget(np.array([1, 1, 4]), np.array([4, 5, 10]), 20)
     assert splits.tolist() == [0, 2, 4]
 
 

@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 import keras_transformer as kt
 from keras_transformer.data import text_files
 from keras_transformer.data.pairs import Pair
-from keras_transformer.data.text_files import (
-    TrainingText,
-    decode,
-    hash_numbers,
-    load_corpus,
-    load_valid,
-    read_lines,
-    read_pairs,
-    sample_rows,
-)
+from keras_transformer.data.text_files import read_lines, read_pairs, sample_rows
 
 
 @pytest.fixture
@@ -40,15 +31,12 @@ def write(tmp_path):
     return written
 
 
-def message_of(function, *arguments):
-    """What the ValueError says: one line."""
+def refused(sentence, *arguments):
+    """These files of pairs are refused by one line with this sentence."""
     with pytest.raises(ValueError) as caught:
-        function(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+        read_pairs(*arguments)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
-
-# Any content.
 
 UNREADABLE = "is not valid UTF-8 at byte {}: convert the file."
 
@@ -82,8 +70,8 @@ def found_in(path):
 
 
 # Ends of lines, marks, what str.splitlines takes for ends besides, halves of characters; any bytes.
-TEXT = [b"\n", b"\n", b"\r\n", b"\r", b"\t", b"a\tb\n", b"c\td\r\n", b"\x1c", b"\x00", b"word"]
-TEXT += [one.encode() for one in "\ufeff\u2028\x85é🙂"]
+TEXT = [b"\n", b"\n", b"\r\n", b"\r", b"\t", b"a\tb\n", b"c\td\r\n", b"\x00", b"word"]
+TEXT += [one.encode() for one in "\ufeff\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1eé🙂"]
 FRAGMENTS = [*TEXT, b"\xc3", b"\x80", b"\xed\xa0\x80"]
 contents = st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=3)).map(b"".join)
 texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
@@ -98,6 +86,7 @@ texts = st.lists(st.sampled_from(TEXT)).map(b"".join)
 @example(b"one\ntwo\nthree\xff\n", "a.txt", False, 5)
 @example(b"one\n\n\nfour\xff\n", "a.txt", False, 1 << 20)
 @example("ab\n\ufeffb\n".encode(), "a.txt", False, 3)
+@example("\ufeff\ufeffa\u2028b\x85d\x0be\x1ci\rj\r\n\n".encode(), "a.gz", True, 8)
 @example(b"a\tb\nc\td\te\n", "a.tsv", False, 1 << 20)
 def test_any_bytes_are_lines_or_a_sentence(tmp_path_factory, content, name, is_packed, size):
     """Packed or not, whatever its name, in blocks of any size."""
@@ -128,14 +117,6 @@ def test_damaged_packed_files_are_read_alike_or_named(tmp_path_factory, data):
     assert not cut or isinstance(found, str)
 
 
-def test_lines_by_hand(write):
-    """Only a newline ends a line; what str.splitlines takes for ends besides does not."""
-    line = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\x00k"
-    path = write("source.txt", f"\ufeff\ufeff{line}\r\n\ufeffnext\n\n")
-    assert read_lines(path) == [f"\ufeff{line}", "\ufeffnext", ""]
-    assert read_pairs(write("pairs.tsv.gz", "a\tb\n\tc\r\n")) == [Pair("a", "b"), Pair("", "c")]
-
-
 def test_text_from_a_pipe(tmp_path):
     """As the shell's <(zcat file) gives it, gzipped or not."""
     for content in (b"a\nb\n", gzip.compress(b"a\nb\n")):
@@ -145,41 +126,29 @@ def test_text_from_a_pipe(tmp_path):
         (tmp_path / "pipe").unlink()
 
 
-# Files that do not fit together.
-
-
-def test_files_that_cannot_be_read(write, tmp_path):
+def test_files_that_cannot_be_read_or_are_not_parallel(write, tmp_path):
     good, bad = write("good.txt", "a\n"), tmp_path / "bad.gz"
-    assert message_of(read_pairs, bad, good) == f"No file matches {bad}: check the path."
+    refused(f"No file matches {bad}: check the path.", bad, good)
     bad.mkdir()
-    assert message_of(read_pairs, good, bad).startswith(f"{bad} cannot be read (Is a directory)")
+    refused(f"{bad} cannot be read (Is a directory)", good, bad)
     bad.rmdir()
     bad.write_bytes(b"no gzip\n")
-    assert f"{bad} cannot be read (Not a gzipped file" in message_of(read_lines, bad)
-    assert message_of(read_lines, bad).endswith("): it is truncated or corrupted.")
-
-
-def test_unequal_line_counts(write):
+    refused(f"{bad} cannot be read (Not a gzipped file", bad, good)
     longer, shorter = write("longer", "1\n2\n3\n4\n5\n"), write("shorter", "1\n2\n3")
-    for paths in ((longer, shorter), (shorter, longer)):
-        message = message_of(read_pairs, *paths)
-        first, second = (5, 3) if paths[0] == longer else (3, 5)
-        assert f"{paths[0]} has {first} lines and {paths[1]} has {second}: " in message
-        assert f"{shorter} ends before line 4 of {longer}" in message
+    end = f"{shorter} ends before line 4 of {longer}"
+    refused(f"{longer} has 5 lines and {shorter} has 3: {end}", longer, shorter)
+    refused(f"{shorter} has 3 lines and {longer} has 5: {end}", shorter, longer)
 
 
 @pytest.mark.parametrize("table", ["a.tsv", "a.TSV", "a.tsv.gz"])
 def test_a_table_needs_no_target(write, table):
     table, text = write(table, "a\tb\n"), write("text", "a\n")
+    assert read_pairs(table) == [("a", "b", "")]
     message = f"{table} has both source and target: omit --train-target"
     for other in (text, table):
-        assert message_of(read_pairs, table, other, "--train-target") == f"{message}."
-    assert message_of(read_pairs, text, table, "--train-target") == (
-        f"{message}, and pass this file as the source."
-    )
-    assert read_pairs(table) == [("a", "b", "")]
-    expected = f"The target file is missing: pass the translations of {text}, or one .tsv file"
-    assert message_of(read_pairs, text).startswith(expected)
+        refused(f"{message}.", table, other, "--train-target")
+    refused(f"{message}, and pass this file as the source.", text, table, "--train-target")
+    refused(f"The target file is missing: pass the translations of {text}, or one .tsv", text)
 
 
 def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
@@ -187,25 +156,22 @@ def test_patterns_stand_for_files_in_the_order_of_their_names(write, tmp_path):
         write(f"part-{number}.en.gz", f"\ufeffa{number}\r\nb{number}")
         write(f"part-{number}.de", f"\ufeffx{number}\ny{number}\n")
     pairs = read_pairs(tmp_path / "part-*.en.gz", tmp_path / "part-*.de")
-    assert [pair.source for pair in pairs] == ["a1", "b1", "a2", "b2", "a3", "b3"]
-    assert [pair.target for pair in pairs] == ["x1", "y1", "x2", "y2", "x3", "y3"]
+    sources, targets, _ = zip(*pairs, strict=True)
+    assert sources == ("a1", "b1", "a2", "b2", "a3", "b3")
+    assert targets == ("x1", "y1", "x2", "y2", "x3", "y3")
     odd = write("part-[1].tsv", "odd\tname\n")
     assert read_pairs(odd) == [("odd", "name", "")], "a name that is one is no pattern"
     one, many = write("one.de", "a\n"), tmp_path / "part-*.de"
-    expected = f"{many} matches 3 files, but {one} matches 1: each source file must"
-    assert message_of(read_pairs, many, one).startswith(expected)
+    refused(f"{many} matches 3 files, but {one} matches 1: each source file must", many, one)
 
-
-# Training and validation.
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]
 
 
 def split_validation(pairs, fraction, seed):
-    """The pairs to train on, and those held out."""
     blocks = [tuple([pair[side].encode() for pair in pairs] for side in (0, 1))]
-    text = TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
-    return [pair for block in text.blocks() for pair in decode(block)], text.valid
+    text = text_files.TrainingText(SimpleNamespace(blocks=lambda: blocks), fraction, seed)
+    return [pair for block in text.blocks() for pair in text_files.decode(block)], text.valid
 
 
 def test_no_source_is_on_both_sides():
@@ -216,6 +182,9 @@ def test_no_source_is_on_both_sides():
     assert [pair for pair in PAIRS if pair in valid] == valid, "in their order"
     assert (train, valid) == split_validation(PAIRS, 0.1, seed=1)
     assert (train, valid) != split_validation(PAIRS, 0.1, seed=2)
+    for fraction, part in ((1e-9, "validation"), (1 - 1e-9, "training")):
+        with pytest.raises(ValueError, match=f"leaves no pairs for {part}: change it"):
+            split_validation(PAIRS, fraction, seed=1)
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.3])
@@ -234,22 +203,16 @@ def test_neither_order_nor_the_rest_of_the_corpus_matters():
     assert turned == valid[::-1] and half == [pair for pair in PAIRS[:31] if pair in valid] != []
 
 
-@pytest.mark.parametrize("fraction, part", [(1e-9, "validation"), (1 - 1e-9, "training")])
-def test_neither_side_may_be_empty(fraction, part):
-    with pytest.raises(ValueError, match=f"leaves no pairs for {part}: change it"):
-        split_validation(PAIRS, fraction, seed=1)
-
-
 def test_the_part_is_found_again(tmp_path):
     """As export does, to show translations of what the model was validated by."""
     table = tmp_path / "pairs.tsv"
     table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS))
     config = kt.TrainConfig(train_source=str(table), valid_fraction=0.1, seed=3)
-    corpus = load_corpus(config)
+    corpus = text_files.load_corpus(config)
     assert (corpus.train, corpus.valid) == split_validation(PAIRS, 0.1, seed=3)
-    assert load_valid(config) == corpus.valid
+    assert text_files.load_valid(config) == corpus.valid
     other = dataclasses.replace(config, valid_source=str(table), valid_fraction=None)
-    assert load_corpus(other).valid == load_valid(other) == PAIRS
+    assert text_files.load_corpus(other).valid == text_files.load_valid(other) == PAIRS
 
 
 def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
@@ -260,32 +223,20 @@ def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
     for count in (0, 4, 5):  # few rows are all taken
         assert sample_rows(count, 5, seed=1).tolist() == list(range(count))
-
-
-def test_rows_are_drawn_from_everywhere():
-    """Of each tenth about as many: within five standard deviations of 100."""
+    # Of each tenth about as many: within five standard deviations of 100.
     counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
     assert (np.abs(counts - 100) < 50).all()
 
 
 def test_hashes_are_those_of_splitmix64():
-    """A version that drew others would validate runs of before by what they were trained on."""
-    assert hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == [
-        0xE220A8397B1DCDAF,  # its first output for the state 0, as published
-        hash_of(1 + 0x9E3779B97F4A7C15),
-    ]
-
-
-def hash_of(state):
-    """The mixing of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    bits = (1 << 64) - 1
+    """Others would validate runs of before by what they were trained on; of 0, as published."""
+    bits, state = (1 << 64) - 1, 1 + 0x9E3779B97F4A7C15
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & bits
     state = (state ^ state >> 27) * 0x94D049BB133111EB & bits
-    return state ^ state >> 31
-
-
-def test_hashes_of_seeds_that_follow_each_other_have_nothing_in_common():
+    expected = [0xE220A8397B1DCDAF, state ^ state >> 31]
+    assert text_files.hash_numbers(np.arange(2, dtype=np.uint64), 0).tolist() == expected
+    # Of seeds that follow each other, they have nothing in common.
     values = np.arange(5003, dtype=np.uint64)
-    draws = np.array([hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
+    draws = np.array([text_files.hash_numbers(values, seed) for seed in (0, 1, 2)]) / 2.0**64
     assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.1
     assert np.abs(draws.mean(axis=1) - 0.5).max() < 0.05

@@ -22,9 +22,6 @@ NEVER = float("-inf")
 TO_THE_END = {"beam_patience": math.inf}
 
 
-# By hand.
-
-
 def found_and_steps(step, *arguments, **options):
     """What is found from START, one row: (probability, tokens), best first; and steps taken."""
     before = int(step.calls)
@@ -71,8 +68,6 @@ def test_ties():
     assert found_by(step, 2, 2, 0.0) == [(0.5, [END]), (0.5, [A, END])]
 
 
-# Against searches in plain Python.
-
 HOW = {
     "max_length": st.integers(1, 7),
     "beam_size": st.integers(2, 5),
@@ -93,7 +88,7 @@ def test_as_in_plain_python_and_each_row_as_alone(how, toy, width):
     prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
     prefix = prefix[:, : min(width, how["max_length"])]
     found = hypotheses(*beam_search(step, step.state, 4, **how, prefix=prefix))
-    same(found, references(step, **how, prefix=prefix))
+    same(found, references(step, prefix, **how))
     row = toy["seed"] % 4
     alone = step.initial_state(tf.constant([row])), 1
     same(hypotheses(*beam_search(step, *alone, **how, prefix=prefix[[row]])), [found[row]])
@@ -110,34 +105,31 @@ def test_wide_enough_it_finds_what_there_is(length_penalty, blocked):
         same([found[row]], [(every + [(-math.inf, [])] * 30)[:30]])
 
 
-# When it stops.
+# After two steps: ended with 0.5 and 0.3, alive with 0.2, of which each step leaves a quarter.
+LOOP = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
 
 
 @pytest.mark.parametrize("length_penalty, steps", [(0.0, 2), (1.0, 8)])
 def test_exact_search_stops_as_soon_as_nothing_can_change(length_penalty, steps):
-    # After two steps: ended with 0.5 and 0.3, alive with 0.2, of which each step leaves a quarter.
-    step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
     expected = [(0.5, [END]), (0.3, [A, END])]
     # log 0.3 / lp(2) = -1.03, and log(0.2 / 4^k) / lp(50) is less from k = 6 on.
-    found = found_and_steps(step, 50, 2, length_penalty, **TO_THE_END)
+    found = found_and_steps(LOOP, 50, 2, length_penalty, **TO_THE_END)
     assert found == (expected, steps)
 
 
 def test_patience_by_hand():
     # As the second step ends, two hypotheses have ended among the two best, with 0.5 and 0.3.
-    step = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, END: 0.75}})
     expected = [(0.5, [END]), (0.3, [A, END])]
-    assert found_and_steps(step, 50, 2) == (expected, 2)
+    assert found_and_steps(LOOP, 50, 2) == (expected, 2)
     # A third one ends with 0.15 a step later, and with α = 4 would be the best of all.
-    assert found_and_steps(step, 50, 2, 4.0) == (expected[::-1], 2)
+    assert found_and_steps(LOOP, 50, 2, 4.0) == (expected[::-1], 2)
     expected = [(0.15, [A, B, END]), (0.3, [A, END])]  # -0.600, -0.650, and of [END] -0.693
-    assert found_and_steps(step, 50, 2, 4.0, beam_patience=1.5) == (expected, 3)
+    assert found_and_steps(LOOP, 50, 2, 4.0, beam_patience=1.5) == (expected, 3)
 
 
 @pytest.mark.parametrize("length_penalty, fixed_shapes", [(0.0, True), (1.0, False)])
 def test_no_worse_than_greedy_where_words_are_long(length_penalty, fixed_shapes):
-    """Two have ended after two steps, with 0.3 and 0.2; the word that begins with A, at 0.5, takes
-    four, and is waited for. What is alive then ranks below it and is not."""
+    """Two have ended after two steps, with 0.3 and 0.2; the word of A, at 0.5, is waited for."""
     start = {A: 0.5, END: 0.3, B: 0.2}
     word = {A: {C: 1.0}, C: {D: 1.0}, D: {END: 0.8, A: 0.2}, B: {END: 1.0}}
     step = Markov({START: start} | word, vocabulary_size=8)
@@ -157,28 +149,6 @@ def test_what_ends_below_the_beam_is_not_counted():
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
 
 
-# Dead ends and NaN.
-
-
-def rows_of(search, step, prefix, max_length, mode="eager", **options):
-    """What a search finds, for each row: (log_prob, tokens), best first."""
-
-    def decode():
-        arguments = step, (), len(prefix), max_length
-        return search(*arguments, prefix=prefix, fixed_shapes=mode == "XLA", **options)
-
-    if mode != "eager":
-        decode = tf.function(decode, jit_compile=mode == "XLA", autograph=False)
-    tokens, lengths, log_prob = (x.numpy() for x in decode())
-    if tokens.ndim == 2:
-        tokens, lengths, log_prob = (x[:, np.newaxis] for x in (tokens, lengths, log_prob))
-    assert (tokens[np.arange(tokens.shape[2]) >= lengths[..., np.newaxis]] == PAD).all()
-    return [
-        [(pytest.approx(p, abs=1e-5), ids[:n].tolist()) for p, ids, n in zip(*row, strict=True)]
-        for row in zip(log_prob.tolist(), tokens, lengths, strict=True)
-    ]
-
-
 SEARCHES = {
     "greedy": greedy_search,
     "sampling": functools.partial(sample, top_k=1),  # XLA draws other numbers
@@ -194,48 +164,40 @@ SEARCHES = {
 def test_the_best_of_rows_with_dead_ends(name, mode):
     table = {START: {A: 0.4, B: 0.3, C: 0.2, UNK: 0.1}, B: {END: 1.0}, C: {A: 0.9, D: 0.1}}
     step = Markov(table | {UNK: dict.fromkeys(range(8), math.nan)}, 8)
-    rows = {
-        "all": ([PAD, PAD], (math.log(0.3), [B, END]) if "beam" in name else (NEVER, [])),
-        "an end": ([B, PAD], (math.log(0.3), [B, END])),
-        "a dead end": ([A, PAD], (NEVER, [])),
-        "soon a dead end": ([C, PAD], (NEVER, [])),
-        "a prefix of probability 0": ([D, PAD], (NEVER, [])),
-        "one that goes on": ([B, D], (NEVER, [])),
-        "NaN": ([UNK, PAD], None),  # not lost, and only in this row
-    }
-    prefix = [prefix for prefix, _ in rows.values()]
-    found = rows_of(SEARCHES[name], step, prefix, 6, mode)
-    for (what, (_, expected)), (best, *_) in zip(rows.items(), found, strict=True):
-        if expected is None:
-            assert math.isnan(best[0].expected) and best[1][0] == UNK
-        else:
-            assert best == expected, what
+    rows = [
+        ([PAD, PAD], (math.log(0.3), [B, END]) if "beam" in name else (NEVER, [])),
+        ([B, PAD], (math.log(0.3), [B, END])),
+        ([A, PAD], (NEVER, [])),
+        ([C, PAD], (NEVER, [])),
+        ([D, PAD], (NEVER, [])),  # a prefix of probability 0
+        ([B, D], (NEVER, [])),  # one that goes on
+        ([UNK, PAD], None),  # NaN: not lost, and only in this row
+    ]
+    prefix, (*expected, _) = zip(*rows, strict=True)
+    by_xla = mode == "XLA"
+    decode = functools.partial(SEARCHES[name], step, (), len(rows), 6, prefix=prefix)
+    decode = tf.function(decode, jit_compile=by_xla, autograph=False)
+    found = hypotheses(*decode(fixed_shapes=by_xla), may_be_nan=True)
+    *best, (log_prob, tokens) = (row[0] for row in found)
+    same([best], [expected])
+    assert math.isnan(log_prob) and tokens[0] == UNK
 
 
 def test_nan_of_what_cannot_be_reached():
     """Such as 0/0 in a table of probabilities: the beam is wider than what may follow."""
     nothing = dict.fromkeys(range(8), dict.fromkeys(range(8), math.nan))
     step = Markov(nothing | {START: {B: 1.0}, B: {END: 1.0}}, 8)
-    (found,) = rows_of(beam_search, step, [[PAD]], 5, beam_size=4, **TO_THE_END)
-    assert found == [(0.0, [B, END]), *[(NEVER, [])] * 3]
-
-
-# Prefixes.
+    found = hypotheses(*beam_search(step, {}, 1, 5, 4, **TO_THE_END))
+    same(found, [[(0.0, [B, END]), *[(NEVER, [])] * 3]])
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_prefix_of_next_to_no_probability(beam_size):
     """As a float32, e^-200 is 0; its logarithm is not lost."""
-    logits = tf.constant([[0.0, 0.0, 0.0, 0.0, 0.0, 200.0]])
-
-    def step(ids, position, state):
-        return tf.repeat(logits, tf.size(ids), axis=0), state
-
+    step = Markov({})
+    step.logits = tf.constant([[0.0, 0.0, 0.0, 0.0, 0.0, 200.0]] * 6)
     found = hypotheses(*beam_search(step, {}, 1, 1, beam_size, prefix=[[A]]))
     assert found[0][0] == (pytest.approx(-200.0), [A])
-
-
-# In graphs.
 
 
 @pytest.mark.parametrize("vocabulary_size", [400, 1099])
@@ -269,8 +231,6 @@ def test_only_what_a_step_changes_is_reordered():
     assert not any(state["fed"] is after["fed"] for state, after in pairs)
 
 
-# One function for all kinds of search.
-
 CONFIGS = {
     "greedy": GREEDY,
     "beam": SearchConfig(beam_size=4, length_penalty=0.0),
@@ -285,17 +245,16 @@ def test_each_method_is_reached():
     prefix = np.array([[5, 6], [6, PAD], [PAD, PAD], [5, END]])
     seeds = tf.constant([9, 8, 7, 6])
     expected = {
-        "greedy": [x[:, None] for x in greedy_search(*arguments, prefix)],
+        "greedy": greedy_search(*arguments, prefix),
         "beam": beam_search(*arguments, 4, 0.0, prefix),
         "exact beam": beam_search(*arguments, 3, prefix=prefix, **TO_THE_END),
-        "sampling": [x[:, None] for x in sample(*arguments, 0.8, 5, 0.9, 1, prefix)],
+        "sampling": sample(*arguments, 0.8, 5, 0.9, 1, prefix),
     }
     for name, config in CONFIGS.items():
         found = search(*arguments, config, prefix)
         assert hypotheses(*found) == hypotheses(*expected[name]), name
     found = search(*arguments, CONFIGS["sampling"], seeds=seeds)
-    expected = sample(*arguments, 0.8, 5, 0.9, seeds)
-    assert hypotheses(*found) == hypotheses(*(x[:, None] for x in expected))
+    assert hypotheses(*found) == hypotheses(*sample(*arguments, 0.8, 5, 0.9, seeds))
 
 
 def test_with_a_model_under_xla():
@@ -322,9 +281,6 @@ def test_with_a_model_under_xla():
     same(found[1:2], hypotheses(*decode(alone, prefix[1:2], False)))
 
 
-# Configurations.
-
-
 def test_one_set_of_defaults():
     config = SearchConfig()
     assert (config.length_penalty, config.beam_patience) == (1.0, 1.0)
@@ -333,9 +289,3 @@ def test_one_set_of_defaults():
             if hasattr(config, parameter.name) and parameter.name != "beam_size":
                 assert parameter.default == getattr(config, parameter.name)
     assert ExportConfig().search == dataclasses.replace(config, beam_size=5)
-
-
-def test_a_beam_wider_than_the_vocabulary():
-    step = Toy(1, 8, 0)
-    with pytest.raises(ValueError, match="A beam of 9 is wider than the vocabulary of 8 ids"):
-        search(step, step.state, 1, 5, beam_size=9)

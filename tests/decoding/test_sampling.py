@@ -17,8 +17,6 @@ from tests.support.toy_translator import random_translator
 
 A, B = 4, 5
 
-# Greedy search.
-
 
 @pytest.mark.parametrize(
     ("offset", "dtype", "tolerance"),
@@ -58,7 +56,7 @@ def test_as_in_plain_python(max_length, width, **toy):
     ]
     for search in (greedy_search, functools.partial(sample, top_k=1)):
         found = search(step, step.state, 4, max_length, prefix=prefix)
-        same(hypotheses(*(x[:, None] for x in found)), expected)
+        same(hypotheses(*found), expected)
 
 
 def test_rows_that_have_ended_are_left_behind_by_the_half():
@@ -107,26 +105,24 @@ def test_in_a_graph_of_unknown_batch(name):
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-# Sampling.
-
 FIRST = {END: 0.1, 4: 0.4, 5: 0.25, 6: 0.2, 7: 0.05}
 # Ids by rank: 4, 5, 6, END, 7.
-KEPT = {
-    "all": ({}, [4, 5, 6, END, 7]),
-    "top_k": ({"top_k": 3}, [4, 5, 6]),
-    "top_k beyond the vocabulary": ({"top_k": 100}, [4, 5, 6, END, 7]),
+KEPT = [
+    ({}, [4, 5, 6, END, 7]),
+    ({"top_k": 3}, [4, 5, 6]),
+    ({"top_k": 100}, [4, 5, 6, END, 7]),
     # The fewest with at least the share: 0.4 + 0.25 are enough for 0.65, but not for 0.66.
-    "top_p": ({"top_p": 0.649}, [4, 5]),
-    "top_p, one more": ({"top_p": 0.651}, [4, 5, 6]),
-    "top_p, one at least": ({"top_p": 1e-6}, [4]),
+    ({"top_p": 0.649}, [4, 5]),
+    ({"top_p": 0.651}, [4, 5, 6]),
+    ({"top_p": 1e-6}, [4]),
     # Of what top_k leaves, 4 has 0.4 / 0.85 = 0.47 and both have 0.76.
-    "both": ({"top_k": 3, "top_p": 0.76}, [4, 5]),
-    "both, one more": ({"top_k": 3, "top_p": 0.77}, [4, 5, 6]),
-    "hot": ({"temperature": 2.0}, [4, 5, 6, END, 7]),
-    "cold": ({"temperature": 0.5, "top_k": 4}, [4, 5, 6, END]),
+    ({"top_k": 3, "top_p": 0.76}, [4, 5]),
+    ({"top_k": 3, "top_p": 0.77}, [4, 5, 6]),
+    ({"temperature": 2.0}, [4, 5, 6, END, 7]),
+    ({"temperature": 0.5, "top_k": 4}, [4, 5, 6, END]),
     # At half the temperature, squares: 0.16 / (0.16 + 0.0625 + …) = 0.58 of all.
-    "top_p after temperature": ({"temperature": 0.5, "top_p": 0.57}, [4]),
-}
+    ({"temperature": 0.5, "top_p": 0.57}, [4]),
+]
 ROWS = 4000
 
 
@@ -139,9 +135,8 @@ def draw(rows=ROWS, **options):
 
 
 @pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tensors"])
-@pytest.mark.parametrize("name", KEPT)
-def test_frequencies(name, per_row):
-    options, kept = KEPT[name]
+@pytest.mark.parametrize("options, kept", KEPT, ids=str)
+def test_frequencies(options, kept, per_row):
     weights = np.array([FIRST[token] for token in kept])
     weights = weights ** (1 / options.get("temperature", 1.0))
     if per_row:
@@ -162,19 +157,11 @@ def test_options_of_each_row():
     ids, _ = draw(2000, **options)
     seen = [set(ids[i::4].tolist()) for i in range(4)]
     assert seen == [{4}, {4, 5}, {4, 5}, {END, 4, 5, 6, 7}]
-
-
-def test_options_of_each_row_when_others_have_ended():
+    # Also when others have ended.
     step = Markov({START: FIRST, 5: FIRST}, vocabulary_size=8)
     prefix, top_k = [[END]] * 100 + [[5]] * 100, tf.constant([0] * 100 + [1] * 100)
     tokens, _, _ = sample(step, {}, 200, 2, top_k=top_k, prefix=prefix)
     assert tokens.numpy().tolist() == [[END, PAD]] * 100 + [[5, 4]] * 100
-
-
-def test_seeds():
-    ids = [draw(200, seed=seed)[0].tolist() for seed in (0, 0, 1)]
-    assert ids[0] == ids[1] != ids[2]
-    assert len(set(ids[0])) > 3, "rows draw independently"
 
 
 def test_seed_of_each_row():
@@ -184,13 +171,15 @@ def test_seed_of_each_row():
 
     def decode(seeds):
         state = step.initial_state(tf.zeros_like(seeds, tf.int32))
-        return hypotheses(*(x[:, None] for x in sample(step, state, len(seeds), 10, seed=seeds)))
+        return hypotheses(*sample(step, state, len(seeds), 10, seed=seeds))
 
     together = decode(seeds)
     assert together[0] == together[2]
     assert together[0] != together[1] and together[0] != together[3]
     for i in range(4):
         assert decode(seeds[i : i + 1]) == [together[i]]
+    one, again, other = (draw(200, seed=seed)[0].tolist() for seed in (0, 0, 1))
+    assert one == again != other and len(set(one)) > 3, "rows of one seed draw independently"
 
 
 def test_steps_draw_independently():
@@ -201,59 +190,50 @@ def test_steps_draw_independently():
     assert both == pytest.approx(0.25, abs=0.05)
 
 
-# What every search is given.
-
 SEARCHES = {
     "greedy": greedy_search,
     "sampling": sample,
     "beam": functools.partial(beam_search, beam_size=2),
 }
+
+
+def of_another_rank(ids, position, state):
+    return tf.zeros([tf.size(ids), 1, 8]), state
+
+
+STEP = Toy(2, 8, 0)
+SAMPLING, BEAM, EVERY = ["sampling"], ["beam"], list(SEARCHES)
 MISTAKES = [
-    ({"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
-    ({"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
-    ({"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
-    ({"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
-    ({"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
-    ({"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
-    ({"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
-    ({"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
-    ({"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
+    (EVERY, {"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
+    (EVERY, {"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
+    (EVERY, {"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
+    (EVERY, {"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
+    (EVERY, {"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
+    (EVERY, {"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
+    (EVERY, {"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
+    (EVERY, {"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
+    (EVERY, {"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
+    (EVERY, {"step": of_another_rank}, r"\(B, V\), received shape \(\d, 1, 8\)"),
+    (BEAM, {"beam_size": 9}, "A beam of 9 is wider than the vocabulary of 8 ids"),
+    (SAMPLING, {"temperature": tf.constant([0.0, 1.0])}, "temperature must be .* received 0.0"),
+    (SAMPLING, {"temperature": np.array([np.nan, 1.0])}, "temperature must be .* received nan"),
+    (SAMPLING, {"top_k": tf.constant([5, -2])}, "top_k must be at least 0, received -2"),
+    (SAMPLING, {"top_p": [[0.5], [0.0]]}, "top_p must be above 0 and at most 1, received 0.0"),
+    (SAMPLING, {"top_p": [0.5] * 3}, r"top_p must be a number or .* received shape \(3,\)"),
+    (SAMPLING, {"seed": [1, 2, 3]}, r"seed must be a number or of shape \(batch_size=2,\), rec"),
 ]
 
 
-@pytest.mark.parametrize("wrong, message", MISTAKES)
-def test_mistakes(wrong, message):
-    step = Toy(2, 8, 0)
-    for search in SEARCHES.values():
-        loop = {"state": step.state, "batch_size": 2, "max_length": 5} | wrong
+@pytest.mark.parametrize("names, wrong, message", MISTAKES)
+def test_mistakes(names, wrong, message):
+    loop = {"step": STEP, "state": STEP.state, "batch_size": 2, "max_length": 5} | wrong
+    for name in names:
+        search = functools.partial(SEARCHES[name], **loop)
         with pytest.raises(ValueError, match=message):
-            search(step, **loop)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"temperature": tf.constant([0.0, 1.0])}, "temperature must be .* received 0.0"),
-        ({"temperature": np.array([np.nan, 1.0])}, "temperature must be .* received nan"),
-        ({"top_k": tf.constant([5, -2])}, "top_k must be at least 0, received -2"),
-        ({"top_p": [[0.5], [0.0]]}, "top_p must be above 0 and at most 1, received 0.0"),
-        ({"top_p": [0.5] * 3}, r"top_p must be a number or .* received shape \(3,\)"),
-        ({"seed": [1, 2, 3]}, r"seed must be a number or of shape \(batch_size=2,\), received"),
-    ],
-)
-def test_mistakes_of_sampling(options, message):
-    step = Toy(2, 8, 0)
-    with pytest.raises(ValueError, match=message):  # constants are known as a graph is traced
-        tf.function(lambda: sample(step, step.state, 2, 5, **options), autograph=False)()
-
-
-def test_logits_of_another_rank():
-    def step(ids, position, state):
-        return tf.zeros([tf.size(ids), 1, 8]), state
-
-    for search in SEARCHES.values():
-        with pytest.raises(ValueError, match=r"\(B, V\), received shape \(\d, 1, 8\)"):
-            search(step, (), 2, 5)
+            search()
+        if names is SAMPLING:  # constants are known in a graph
+            with pytest.raises(ValueError, match=message):
+                tf.function(lambda search: search(), autograph=False)(search)
 
 
 @pytest.mark.parametrize("how", SEARCHES)
@@ -272,9 +252,6 @@ def test_arguments_of_other_types(how):
     assert decode(2, 5, tf.ragged.constant([[5], [6, 7]]), positions=tf.zeros([2, 3])) == expected
     free = decode(2, 5, None)
     assert decode(2, 5, np.zeros((2, 0), int)) == decode(2, 5, np.zeros((2, 3), int)) == free
-
-
-# Room, with a model.
 
 
 def test_a_state_with_too_little_room():

@@ -7,12 +7,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.kernels.backend import (
-    graph_projection,
-    multiply,
-    project,
-    xla_projection,
-)
+from keras_transformer.kernels.backend import graph_projection, multiply, project, xla_projection
 from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
 from tests.support.layer_harness import truncates
 
@@ -20,7 +15,6 @@ RANDOM = np.random.default_rng(0)
 
 
 # Projections. Few and many rows, and a kernel that is much wider than high.
-
 PROJECTIONS = {
     "at once": lambda kernel, bias=None: lambda x: project(x, kernel, bias),
     "graph": graph_projection,
@@ -33,12 +27,11 @@ CASES += [("xla", (5,), 4), ("xla", (20,), 4), ("xla", (3,), 60)]
 @pytest.mark.parametrize("way, leading, width", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_is_the_product_and_the_bias(way, leading, width, dtype):
-    x, kernel, bias = (RANDOM.normal(size=size) for size in ((*leading, 6), (6, width), (width,)))
+    arrays = [RANDOM.normal(size=size) for size in ((*leading, 6), (6, width), (width,))]
     if dtype == "bfloat16":  # what the rounded numbers give, before their product is rounded
-        x, kernel, bias = (
-            array.astype(ml_dtypes.bfloat16).astype("float64") for array in (x, kernel, bias)
-        )
-    tensors = [ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias)]
+        arrays = [array.astype(ml_dtypes.bfloat16).astype("float64") for array in arrays]
+    tensors = [ops.convert_to_tensor(array, dtype=dtype) for array in arrays]
+    x, kernel, bias = arrays
 
     @tf.function(jit_compile=way == "xla")
     def run(x, *weights):
@@ -51,16 +44,16 @@ def test_is_the_product_and_the_bias(way, leading, width, dtype):
         np.testing.assert_allclose(found, expected, **tolerance)
 
 
-# Rounding.
-
 # The distance of 1 to the next number.
 ULP = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
-rounding = pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")
 
+def of_heads(multiply, transpose_y):
+    def product(x, y):
+        heads = (z[tf.newaxis, tf.newaxis] for z in (x, tf.transpose(y) if transpose_y else y))
+        return multiply(*heads, transpose_y=transpose_y)[0, 0]
 
-def heads(x):
-    return x[tf.newaxis, tf.newaxis]
+    return product
 
 
 # Every product that we use, as a function of a row (1, N) and a column (N, 1).
@@ -68,42 +61,31 @@ PRODUCTS = {
     "multiply": multiply,
     "transposed": lambda x, y: multiply(x, tf.transpose(y), transpose_y=True),
     "transposed first": lambda x, y: multiply(tf.transpose(x), y, transpose_x=True),
-    "heads": lambda x, y: multiply(heads(x), heads(y))[0, 0],
-    "heads transposed": lambda x, y: multiply(heads(x), heads(tf.transpose(y)), transpose_y=True)[
-        0, 0
-    ],
+    "heads": of_heads(multiply, False),
+    "heads transposed": of_heads(multiply, True),
     "projection": lambda x, y: project(x, y),
     "projection, graph's loop": lambda x, y: graph_projection(y)(x),
     "projection, XLA's loop": lambda x, y: xla_projection(y)(x),
-    "a position's heads": lambda x, y: GRAPH_LOOP.multiply(heads(x), heads(y))[0, 0],
-    "a position's heads transposed": lambda x, y: GRAPH_LOOP.multiply(
-        heads(x), heads(tf.transpose(y)), transpose_y=True
-    )[0, 0],
+    "a position's heads": of_heads(GRAPH_LOOP.multiply, False),
+    "a position's heads transposed": of_heads(GRAPH_LOOP.multiply, True),
 }
 WAYS = [(name, "eager") for name in PRODUCTS]
 WAYS += [(name, "graph") for name in ("projection, graph's loop", "a position's heads transposed")]
 WAYS += [(name, "XLA") for name in ("heads transposed", "projection", "projection, XLA's loop")]
 
 
-def cases(dtype):
-    """(terms of a sum, the number of the type that is nearest to it)."""
-    yield [1.0, 0.75 * ULP[dtype]], 1 + ULP[dtype]
-    yield [1.0, 0.25 * ULP[dtype]], 1.0
-    yield [1.0] * 4096, 4096.0
-
-
-@rounding
+@pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")
 @pytest.mark.parametrize("dtype", ULP)
 @pytest.mark.parametrize("name, how", WAYS)
 def test_sums_are_rounded_once(name, how, dtype):
-    product = PRODUCTS[name]
+    """To the number of the type that is nearest to the sum."""
+    product, ulp = PRODUCTS[name], ULP[dtype]
     if how != "eager":
         product = tf.function(product, autograph=False, jit_compile=how == "XLA")
-    for terms, expected in cases(dtype):
-        row = tf.constant([terms], dtype)
-        found = product(row, tf.ones([len(terms), 1], dtype))
-        assert found.dtype == dtype
-        assert float(found[0, 0]) == expected
+    sums = ([1.0, 0.75 * ulp], 1 + ulp), ([1.0, 0.25 * ulp], 1.0), ([1.0] * 4096, 4096.0)
+    for terms, expected in sums:
+        found = product(tf.constant([terms], dtype), tf.ones([len(terms), 1], dtype))
+        assert found.dtype == dtype and float(found[0, 0]) == expected
 
 
 def test_other_precisions_are_left_alone():

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import fused_cross_entropy as fused
-from tests.support.layer_harness import assert_close, normal, truncates
+from tests.support import oracle
+from tests.support.layer_harness import assert_close, normal, to_numpy, truncates
 
 N, D, V = 12, 6, 17
 STATES, MATRIX = normal(N, D), normal(V, D)
@@ -46,8 +47,7 @@ def part(request, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equals_the_loss_of_logits(part, smoothing):
     actual, _ = of_states(STATES, MATRIX, smoothing)
-    for mine, expected in zip(actual, of_logits(STATES, MATRIX, smoothing), strict=True):
-        assert_close(mine, np.array(expected), 1e-5)
+    assert_close(actual, to_numpy(of_logits(STATES, MATRIX, smoothing)))
 
 
 def test_predictions(part):
@@ -87,28 +87,16 @@ def test_half_precision(dtype, matrix_dtype, tolerance):
     expected, *wanted = of_logits(tf.cast(states, "float32"), tf.cast(matrix, "float32"), 0.1)
     assert loss.dtype == tf.float32 and float(loss) == pytest.approx(float(expected), rel=1e-2)
     assert [gradient.dtype for gradient in gradients] == [states.dtype, matrix.dtype]
-    for mine, other in zip(gradients, wanted, strict=True):
-        assert np.abs(np.array(tf.cast(mine, "float32")) - other).max() < tolerance
+    for mine, other in zip(to_numpy(gradients), wanted, strict=True):
+        assert np.abs(mine - other).max() < tolerance
 
 
 def test_compiled_by_xla():
     compiled = tf.function(of_states, jit_compile=True)
     values, _ = compiled(tf.constant(STATES), tf.constant(MATRIX), 0.1)
-    for mine, expected in zip(values, of_logits(STATES, MATRIX, 0.1), strict=True):
-        assert_close(mine, np.array(expected), 1e-5)
+    assert_close(values, to_numpy(of_logits(STATES, MATRIX, 0.1)))
     wrong = np.where(np.arange(N)[:, None] == 1, np.nan, STATES)  # of an unknown id
     assert np.isnan(compiled(tf.constant(wrong), tf.constant(MATRIX), 0.1)[0][0])
-
-
-def rdrop_in_float64(states, matrix, weights, smoothing, alpha):
-    """The loss of two passes through logits, summed: arXiv:2106.14448, equation 4, halved."""
-    logits = states @ matrix.T
-    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    label = log_p[:, np.arange(N), LABELS]
-    entropies = -(1 - smoothing) * label - smoothing * log_p.mean(axis=-1)
-    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
-    divergences = (p[0] * log_ratio).sum(axis=-1) - (p[1] * log_ratio).sum(axis=-1)
-    return (weights * (entropies.mean(axis=0) + alpha / 4 * divergences)).sum()
 
 
 def slopes(function, x, step=1e-6):
@@ -129,10 +117,10 @@ def test_rdrop_against_float64(part):
     )
     of_matrix = tf.tensor_scatter_nd_add(of_matrix, LABELS[:, None], of_rows)
     x, matrix = states.astype("float64"), MATRIX.astype("float64")
-    assert float(loss) == pytest.approx(rdrop_in_float64(x, matrix, weights, 0.1, alpha), rel=1e-5)
-    expected = slopes(lambda x: rdrop_in_float64(x, matrix, weights, 0.1, alpha), x)
-    assert_close(of_x, expected, 2e-5)
-    expected = slopes(lambda matrix: rdrop_in_float64(x, matrix, weights, 0.1, alpha), matrix)
+    how = LABELS, weights, 0.1, alpha
+    assert float(loss) == pytest.approx(oracle.rdrop_loss(x, matrix, *how), rel=1e-5)
+    assert_close(of_x, slopes(lambda x: oracle.rdrop_loss(x, matrix, *how), x), 2e-5)
+    expected = slopes(lambda matrix: oracle.rdrop_loss(x, matrix, *how), matrix)
     assert_close(of_matrix, expected, 2e-5)
     alone = of_states(states[0], MATRIX, 0.1)[1]
     assert_close(predictions.log_probs, np.array(alone.log_probs), 1e-6)

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from keras_transformer.kernels.layers import Dropout, LayerNormalization
 
-# Dropout.
-
 LARGE = np.ones((64, 50, 300), "float32")
 
 
@@ -56,8 +54,6 @@ def test_nothing_or_everything_is_dropped():
         np.testing.assert_array_equal(layer(LARGE, training=training), LARGE)
     assert dropped(Dropout(1.0)(LARGE, training=True)).all()
 
-
-# Layer normalization.
 
 X = np.random.default_rng(3).normal(2, 3, (4, 5, 16)).astype("float32")
 

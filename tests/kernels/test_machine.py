@@ -8,7 +8,6 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.kernels.tensorflow import machine
-from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.run import Run
 from keras_transformer.train import _adapt_to_machine, _configure_parallelism
 from tests.support.command_line import refused, run
@@ -68,8 +67,9 @@ def test_what_is_slow_is_said_once_and_how_much(make_machine):
 
 def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
+    auto = kt.TrainConfig(precision="auto")
     make_machine(0.5)
-    adapted = _adapt_to_machine(TrainConfig(precision="auto"), None, False, None)
+    adapted = _adapt_to_machine(auto, None, False, None)
     chosen = adapted.precision
     assert (chosen, adapted.jit_compile) == ("mixed_bfloat16", False)
     copy = shutil.copytree(trained_run, tmp_path / "run")
@@ -77,8 +77,7 @@ def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     (copy / "config.yaml").write_text(config.replace("precision: float32", f"precision: {chosen}"))
     reseal(copy)
     make_machine(9.0)
-    resumed = _adapt_to_machine(TrainConfig(precision="auto"), Run(copy), True, None)
-    assert resumed.precision == chosen
+    assert _adapt_to_machine(auto, Run(copy), True, None).precision == chosen
     slow, asked = kt.load(copy), kt.load(copy, precision=chosen)
     assert slow.model.dtype_policy.name == "float32"
     assert asked.model.dtype_policy.name == chosen
@@ -95,9 +94,6 @@ def test_commands_take_a_precision(command, trained_run, tmp_path, monkeypatch):
     done = run(command, trained_run, *text, "--precision", "mixed_float16", stdin=b"ba ce\n")
     assert done.returncode == 0 and "mixed_float16" in opened
     refused([command, trained_run, *text, "--precision", "half"], "precision must be one of float")
-
-
-# Threads: cores that work apart.
 
 
 @pytest.mark.parametrize(
@@ -149,5 +145,5 @@ def test_parts_of_a_training(monkeypatch, options, expected):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
     monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
-    parts = _configure_parallelism(TrainConfig(**options))
+    parts = _configure_parallelism(kt.TrainConfig(**options))
     assert (parts, asked[0] if asked else "together") == expected

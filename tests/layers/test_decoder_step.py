@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from tests.support.layer_harness import (
-    NORMS,
-    SOURCE_VOCABULARY,
-    TOLERANCES,
-    assert_close,
-    normal,
-    randomize,
-)
+from tests.support.layer_harness import NORMS, TOLERANCES, assert_close, normal, randomize
 from tests.support.toy_translator import SIZES, SOURCES, toy_tokenizer
 
 SOURCE = np.array([[5, 6, 7, 3], [8, 3, 0, 0]])
@@ -44,14 +37,9 @@ MEMORIES = ["none", "bare", "masked", "carries its mask", "wide"]
     st.sampled_from([int, np.int64, tf.constant]),
 )
 def test_a_step_is_a_pass(norm, scheme, kind, policy, room, number):
-    decoder = kt.Decoder(
-        *(2, 8, 2, 16),
-        norm=norm,
-        positions=SCHEMES[scheme],
-        cross_attention=kind != "none",
-        dtype=policy,
-    )
-    memory = kt.PositionalEmbedding(SOURCE_VOCABULARY, 12 if kind == "wide" else 8)(SOURCE)
+    options = dict(norm=norm, positions=SCHEMES[scheme], cross_attention=kind != "none")
+    decoder = kt.Decoder(2, 8, 2, 16, dtype=policy, **options)
+    memory = kt.PositionalEmbedding(9, 12 if kind == "wide" else 8)(SOURCE)
     mask = SOURCE != 0 if kind == "masked" else None
     if kind in ("bare", "masked"):
         memory = np.array(memory)
@@ -82,9 +70,6 @@ def test_a_step_beyond_the_room():
     assert np.isnan(graph(tf.constant(3))).all() and np.isfinite(graph(tf.constant(2))).all()
 
 
-# Sublayers of one's own, with LoRA and quantized ones.
-
-
 @keras.saving.register_keras_serializable(package="tests")
 class DoubledAttention(kt.MultiHeadAttention):
     """Overrides `attend`, the part that a pass and a step share."""
@@ -96,8 +81,6 @@ class DoubledAttention(kt.MultiHeadAttention):
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnDecoderLayer(kt.DecoderLayer):
-    """Makes other sublayers."""
-
     def make_attention(self):
         options = super().make_attention().get_config() | {"name": None}
         return DoubledAttention.from_config(options)
@@ -111,15 +94,11 @@ class OwnDecoderLayer(kt.DecoderLayer):
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnDecoder(kt.Decoder):
-    """A stack of them."""
-
     layer_class = OwnDecoderLayer
 
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnTransformer(kt.Transformer):
-    """A model of them."""
-
     decoder_class = OwnDecoder
 
 
@@ -169,21 +148,16 @@ def test_a_changed_model_in_another_precision():
 
 
 class OwnCall(kt.MultiHeadAttention):
-    """Overrides `call`."""
-
     def call(self, query, value, **kwargs):
         output, weights = super().call(query, value, return_attention_scores=True)
         return 0 * output, weights
 
 
-class Layer(kt.DecoderLayer):
-    def make_attention(self):
-        return OwnCall(2, 4, name="own")
-
-
 def test_attention_with_a_call_of_its_own():
     """It is called in every pass; decoding step by step, which would not, refuses it by name."""
-    decoder = type("Stack", (kt.Decoder,), {"layer_class": Layer})(1, 8, 2, 16)
+    own = {"make_attention": lambda self: OwnCall(2, 4, name="own")}
+    layers = {"layer_class": type("Layer", (kt.DecoderLayer,), own)}
+    decoder = type("Stack", (kt.Decoder,), layers)(1, 8, 2, 16)
     x, memory = normal(2, 5, 8), normal(2, 4, 8)
     assert_close(decoder(x, memory)[:, -1], decoder(x[:, -1:], 2 * memory)[:, 0])
     with pytest.raises(ValueError, match=r"OwnCall \('own'\) does not use MultiHeadAttention.call"):

@@ -1,5 +1,7 @@
 """Positions and embeddings: the paper's numbers, any position, any precision."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -13,14 +15,10 @@ IDS = np.array([[2, 5, 7, 0]])
 
 
 def embedding(table, **kwargs):
-    """A PositionalEmbedding with this table."""
     layer = kt.PositionalEmbedding(*table.shape, **kwargs)
     layer.build()
     layer.set_weights([table, *layer.get_weights()[1:]])
     return layer
-
-
-# Sines and cosines.
 
 
 def test_positions_1_to_3_of_width_4():
@@ -32,15 +30,14 @@ def test_positions_1_to_3_of_width_4():
     np.testing.assert_allclose(kt.sinusoidal_encoding(3, 4, start=1), by_hand, atol=1e-4)
 
 
-def test_equals_the_formula_up_to_position_10000():
+def test_equals_the_formula_at_any_position():
     assert_close(kt.sinusoidal_encoding(10_001, 10), oracle.positions(10_001, 10))
-
-
-@pytest.mark.parametrize("number", [int, tf.constant, np.int64])
-def test_starts_anywhere(number):
-    actual = kt.sinusoidal_encoding(number(11), 16, start=number(9_990))
-    assert actual.dtype == "float32"
-    assert_close(actual, oracle.positions(11, 16, 9_990))
+    for number in (int, tf.constant, np.int64):
+        found = kt.sinusoidal_encoding(number(11), 16, start=number(9_990))
+        assert found.dtype == "float32"
+        assert_close(found, oracle.positions(11, 16, 9_990))
+    found = kt.sinusoidal_encoding(1, 64, start=1_000_000)
+    np.testing.assert_allclose(found, oracle.positions(1, 64, 1_000_000), atol=1e-4)
 
 
 @pytest.mark.parametrize("d_model", [2, 10])
@@ -54,25 +51,12 @@ def test_frequencies_of_tensor2tensor(d_model):
     assert_close(encoding, expected)
 
 
-def test_far_positions():
-    found = kt.sinusoidal_encoding(1, 64, start=1_000_000)
-    np.testing.assert_allclose(found, oracle.positions(1, 64, 1_000_000), atol=1e-4)
-
-
-# The layer.
-
-
-def test_equals_the_formula():
-    table = normal(9, 8)
-    assert_close(embedding(table)(IDS), oracle.embed(table, IDS))
-
-
 def test_negative_ids_are_not_counted_from_the_end_in_a_graph():
     layer = embedding(normal(9, 8))
     traced = tf.function(layer, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     assert_close(traced(IDS), oracle.embed(layer.get_weights()[0], IDS))
     for wrong in (-1, 9):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 9 is not in \[0, 9\)"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="= 9 is not in"):
             traced(np.full((1, 2), wrong, "int32"))
 
 
@@ -145,54 +129,24 @@ def test_starts_with_unit_variance_and_drops_in_training_only():
 
 
 # What is out of range: an error where values are known, else never a number.
-
-OUT_OF_RANGE = {
-    "id": ([[1, 9]], 0),
-    "negative id": ([[1, -1]], 0),
-    "id of 33 bits": ([[1, 2**32 + 5]], 0),
-    "part of an id": ([[1.0, 2.5]], 0),
-    "position": ([[1, 2]], 3),
-    "start": ([[1, 2, 3, 4, 5]], 0),
-    "negative position": ([[1, 2]], -1),
-}
+OUT_OF_RANGE = [([[1, 9]], 0), ([[1, -1]], 0), ([[1, 2**32 + 5]], 0), ([[1.0, 2.5]], 0)]
+OUT_OF_RANGE += [([[1, 2]], 3), ([[1, 2, 3, 4, 5]], 0), ([[1, 2]], -1)]
 
 
-@pytest.mark.parametrize("name", OUT_OF_RANGE)
-def test_out_of_range_is_no_number(name):
+@pytest.mark.parametrize("ids, start", OUT_OF_RANGE)
+def test_out_of_range_is_no_number(ids, start):
     layer = embedding(normal(9, 8), positions="learned", max_length=4)
-    ids, start = map(np.array, OUT_OF_RANGE[name])
+    ids, start = np.array(ids), np.array(start)
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None, None], ids.dtype), tf.TensorSpec([], "int32")]
+    signature = [tf.TensorSpec([None, None], ids.dtype), tf.TensorSpec([], "int32")]
+    in_graph, compiled = (
+        tf.function(lambda ids, start: layer(ids, start=start), signature, jit_compile=by_xla)
+        for by_xla in (False, True)
     )
-    def in_graph(ids, start):
-        return layer(ids, start=start)
-
-    compiled = tf.function(in_graph.python_function, in_graph.input_signature, jit_compile=True)
-    lost = np.arange(ids.shape[1]) == (0 if name == "negative position" else ids.shape[1] - 1)
+    lost = np.arange(ids.shape[1]) == (0 if start < 0 else ids.shape[1] - 1)
     assert (np.isnan(compiled(ids, np.int32(start))) == lost[:, None]).all()  # no other token
-    try:
+    with contextlib.suppress(tf.errors.InvalidArgumentError):
         assert (np.isnan(in_graph(ids, np.int32(start))) == lost[:, None]).all()
-    except tf.errors.InvalidArgumentError:
-        pass
     for known in (int(start), start, tf.constant(start)):
         with pytest.raises(ValueError, match=r"Ids must|has 4 learned positions, received ids"):
             layer(ids, start=known)
-
-
-MISTAKES = [
-    (lambda layer: layer(np.array([3, 4])), r"have shape .* received \(2,\)"),
-    (lambda layer: layer(IDS, start=np.array([0, 5])), "start must be a scalar, rec"),
-    (lambda _: kt.sinusoidal_encoding(3, 7), "need an even d_model, received 7"),
-    (lambda _: kt.PositionalEmbedding(9, 8, "rope"), "one of sinusoidal, .*'rope'"),
-    (
-        lambda _: kt.sinusoidal_encoding(3, 8, frequencies="fourier"),
-        "frequencies must be one of transformer, tensor2tensor, received 'fourier'",
-    ),
-]
-
-
-@pytest.mark.parametrize("mistake, message", MISTAKES)
-def test_mistakes(mistake, message):
-    with pytest.raises(ValueError, match=message):
-        mistake(embedding(normal(9, 8)))

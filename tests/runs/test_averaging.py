@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.runs.averaging import average
-from keras_transformer.runs.run import Run
 
 # Means of files.
 
@@ -71,25 +69,6 @@ def test_files_that_have_no_mean(models, tmp_path):
     with pytest.raises(ValueError, match="paths must not be empty"):
         kt.average_checkpoints([], mean)
     assert not mean.exists()
-
-
-@pytest.mark.parametrize(
-    "path, options, message",
-    [
-        ("nothing", {}, "has no checkpoints"),
-        ("run", {"number": 3}, "number must be from 1 to 2, .* received 3"),
-        ("run", {"number": 0}, "number must be from 1 to 2, .* received 0"),
-        ("run", {"by": "worst"}, 'by must be "best" or "last"'),
-    ],
-)
-def test_runs_that_cannot_be_averaged(tmp_path, path, options, message):
-    checkpoints = [{"file": f"{i}.weights.h5", "epoch": i} for i in (1, 2)]
-    (tmp_path / "run/checkpoints").mkdir(parents=True)
-    state = {"additional": {"monitor": "val_loss", "checkpoints": checkpoints}}
-    Run(tmp_path / "run").checkpoints.write("000002-00000000", state, {})
-    with pytest.raises(ValueError, match=message):
-        average(tmp_path / path, tmp_path / "mean", **options)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 
 
 # The running mean of the weights.

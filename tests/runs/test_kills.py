@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,8 +12,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
-from tests.support import child_process
-from tests.support.command_line import shell_environment
+from tests.support.command_line import started
 from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
@@ -23,6 +21,7 @@ RECIPE += " --cooldown-steps 20 --keep-checkpoints 2"
 RECIPE += " --accumulation-steps 2 --clip-norm 0.5 --weight-decay 0.01"
 RECIPE += " --validate-by loss --save-every 2 --parallel-microbatches 1"
 RECIPE += " --strategy mirrored --logical-devices 2"
+PIPES = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +32,10 @@ def whole(tmp_path_factory):
     names = [f"--{side}-{part}" for side in ("train", "valid") for part in ("source", "target")]
     places = [word for pair in zip(names, texts, strict=True) for word in pair]
     command = ["train", "--preset", "tiny", *SIZES.split(), *RECIPE.split(), *places]
-    with start([*command, "--output", folder / "whole"]) as process:
+    with started(*command, "--output", folder / "whole", **PIPES) as process:
         said = process.stderr.read()
         assert process.wait() == 0 and "2 replicas" in said, said
     return folder / "whole", command
-
-
-def start(arguments):
-    program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    return child_process.running(program, env=shell_environment(), text=True, **pipes)
 
 
 def wait_for_saves(process, folder, count):
@@ -96,7 +89,7 @@ def go_through(whole, output, moments, seed):
     expected, command = whole
     generator, resume = random.Random(seed), []
     for moment in moments:
-        with start([*command, "--output", output, *resume]) as process:
+        with started(*command, "--output", output, *resume, **PIPES) as process:
             status, said = kill(process, output, moment, generator)
         if moment == "SIGTERM":
             assert status == 143, said
@@ -106,7 +99,7 @@ def go_through(whole, output, moments, seed):
             assert status == -signal.SIGKILL, said
         resume = ["--resume"]
     begun = len(json.loads((output / "checkpoints" / "resume.json").read_text())["checkpoints"])
-    with start([*command, "--output", output, "--resume"]) as process:
+    with started(*command, "--output", output, "--resume", **PIPES) as process:
         said = process.stderr.read()
         assert process.wait() == 0, said
     assert ("resumed from step " in said) == bool(begun), said

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
-import json
+import os
 import pathlib
 import signal
+import sys
 import tempfile
 import time
+import types
 
 import keras
 import numpy as np
@@ -14,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.training_state import scatter_metrics
-from tests.support.command_line import python
 from tests.support.reversed_text import write_corpus
 
 
@@ -262,61 +264,42 @@ def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
 
 # What the first signal does, and a second one.
 
-# Each case in a child of its own, in which the package has been imported already.
-PROGRAM = """
-import json, os, signal, sys
-from keras_transformer.runs.resume_training import save_on_signals
-
-class Training:
-    def request_exit(self, status):
-        print("stop", status, flush=True)
-
-def attempt(name, of_hangups, numbers):
-    os.dup2(os.open(f"{name}.out", os.O_WRONLY | os.O_CREAT), 1)
-    os.dup2(gone if "gone" in name else os.open(f"{name}.err", os.O_WRONLY | os.O_CREAT), 2)
-    signal.signal(signal.SIGHUP, of_hangups)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with save_on_signals(Training()):
-            for number in numbers:
-                os.kill(os.getpid(), number)
-                print("went on", flush=True)
-    finally:
-        assert signal.getsignal(signal.SIGTERM) is before
-    print("ended as ever", flush=True)
-
-os.chdir(sys.argv[1])
-read, gone = os.pipe()
-os.close(read)
-for case in json.loads(sys.argv[2]):
-    if not os.fork():
-        try:
-            attempt(*case)
-        except SystemExit as end:
-            os._exit(end.code)  # TensorFlow takes seconds to end otherwise
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
+# The signals; the status that it exits with; after how many of them it went on.
 CASES = {
-    "no signal": (signal.SIG_DFL, [], 0, "ended as ever\n"),
-    "SIGINT": (signal.SIG_DFL, [2], 130, "stop 130\nwent on\n"),
-    "SIGTERM twice": (signal.SIG_DFL, [15, 15], 143, "stop 143\nwent on\n"),
-    # The shell's and the system's; systemd's.
-    "SIGHUP twice": (signal.SIG_DFL, [1, 1], 129, "stop 129\nwent on\nwent on\n"),
-    "SIGHUP, SIGTERM": (signal.SIG_DFL, [1, 15], 143, "stop 129\nwent on\n"),
-    "nohup": (signal.SIG_IGN, [1], 0, "went on\nended as ever\n"),
-    "SIGHUP, the terminal is gone": (signal.SIG_DFL, [1], 129, "stop 129\nwent on\n"),
+    "no signal": ([], None, 0),
+    "SIGINT": ([signal.SIGINT], 130, 1),
+    "SIGTERM twice": ([signal.SIGTERM] * 2, 143, 1),
+    "SIGHUP twice, the shell's and the system's": ([signal.SIGHUP] * 2, 129, 2),
+    "SIGHUP and SIGTERM, systemd's": ([signal.SIGHUP, signal.SIGTERM], 143, 1),
+    "nohup": ([signal.SIGHUP], None, 1),
+    "SIGHUP, the terminal is gone": ([signal.SIGHUP], 129, 1),
 }
 
 
-def test_signals(tmp_path):
-    given = [(name, of_hangups, numbers) for name, (of_hangups, numbers, *_) in CASES.items()]
-    statuses = python("-c", PROGRAM, tmp_path, json.dumps(given)).split()
-    for status, (name, (_, _, expected, said)) in zip(statuses, CASES.items(), strict=True):
-        assert (int(status), (tmp_path / f"{name}.out").read_text()) == (expected, said), name
-        if not name.endswith("gone"):
-            error = (tmp_path / f"{name}.err").read_text()
-            assert error.count("\n") == name.startswith("SIG")
-            first = name.replace(",", " ").split()[0]
-            noted = f"keras-transformer: {first}: saving the training"
-            assert not error or error.startswith(noted)
+@pytest.mark.parametrize("name", CASES)
+def test_signals(name, monkeypatch, capfd):
+    numbers, expected, went_on = CASES[name]
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    handlers = {number: lambda *_: None for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers[signal.SIGHUP] = signal.SIG_IGN if name == "nohup" else lambda *_: None
+    before = {number: signal.signal(number, handlers[number]) for number in handlers}
+    asked, passed, status = [], [], None
+    try:
+        with open(write, "w") as gone, monkeypatch.context() as patched:
+            if name.endswith("gone"):
+                patched.setattr(sys, "stderr", gone)
+            with save_on_signals(types.SimpleNamespace(request_exit=asked.append)):
+                for number in numbers:
+                    signal.raise_signal(number)
+                    passed.append(number)
+    except SystemExit as end:
+        status = end.code
+    found = {number: signal.signal(number, before[number]) for number in handlers}
+    assert found == handlers, "as they were"
+    assert (status, len(passed)) == (expected, went_on)
+    assert asked == [128 + number for number in numbers[:1] if expected]
+    said = capfd.readouterr().err
+    assert said.count("\n") == (bool(asked) and not name.endswith("gone"))
+    assert not said or said.startswith(f"keras-transformer: {numbers[0].name}: saving the training")

@@ -19,20 +19,16 @@ from tests.support.paths import FIXTURES
 
 FORMATS = sorted(FIXTURES.glob("format-*"))
 FIELDS = [*dataclasses.fields(TrainConfig), *dataclasses.fields(kt.ModelConfig)]
-HINTS = {
-    name: hint
-    for kind in (TrainConfig, kt.ModelConfig)
-    for name, hint in typing.get_type_hints(kind).items()
-}
+HINTS = typing.get_type_hints(TrainConfig) | typing.get_type_hints(kt.ModelConfig)
 TYPES = {bool: st.booleans(), str: st.text(min_size=1), float: st.floats(), int: st.integers(0)}
 TYPES |= {type(None): st.none(), tuple[str, ...]: st.tuples(st.text(), st.text())}
 
 
 def values_of(name):
     """Values of a field's types."""
-    kinds = typing.get_args(HINTS[name]) or (HINTS[name],)
-    if typing.get_origin(HINTS[name]) is tuple:
-        kinds = (HINTS[name],)
+    is_tuple = typing.get_origin(HINTS[name]) is tuple
+    kinds = () if is_tuple else typing.get_args(HINTS[name])
+    kinds = kinds or (HINTS[name],)
     return st.one_of([TYPES[kind] for kind in kinds if kind in TYPES])
 
 

@@ -12,9 +12,9 @@ from keras_transformer.data.text_files import load_corpus
 from keras_transformer.runs.run import CONFIG, DATA, Run, from_yaml, to_yaml
 from keras_transformer.runs.training_data import check_training, parse_corpora
 from keras_transformer.utils import read_sealed, write_sealed
-from tests.support.command_line import run, sentences_before_tensorflow
+from tests.support.command_line import sentences_before_tensorflow, succeeds
 from tests.support.made_up_text import write_text
-from tests.support.paths import FIXTURES
+from tests.support.paths import FIXTURES, PATTERN
 
 RUN = str(FIXTURES / "format-1" / "run")  # of a vocabulary of characters, all embeddings shared
 
@@ -40,11 +40,8 @@ def folder(tmp_path_factory):
     prepare("apart", vocabulary_size=300, valid_fraction=0.1, joint_vocabulary=False)
     newer = shutil.copytree(folder / "good", folder / "newer")
     write_sealed(newer / "manifest.json", read_sealed(newer / "manifest.json") | {"format": 7})
-    for name, content in {
-        "vectors": "fox 0.1 0.2\n",
-        "vocab.txt": "[UNK]\nfox\nfox\n",
-    }.items():
-        (folder / name).write_text(content)
+    (folder / "vec").write_text("fox 0.1 0.2\n")
+    (folder / "vocab.txt").write_text("[UNK]\nfox\nfox\n")
     return folder
 
 
@@ -58,6 +55,7 @@ NEW = "train --output {}/new "
 TEXTS = NEW + "--train-source {}/pairs.tsv --valid-source {}/pairs.tsv "
 TINY = TEXTS + "--preset tiny "
 APART = TINY + "--share-embeddings target --d-model 8 "
+OWN = APART + "--source-vocabulary {}/vocab.txt"
 START = NEW + "--start-from {}/run "
 AGAIN = "train --output {}/run --resume "
 TUNED = TEXTS + "--start-from {}/run "
@@ -92,18 +90,12 @@ MISTAKES = [
     # Vocabularies and word vectors.
     (TINY + "--source-vocabulary-size 60", "needs separate vocabularies"),
     (TINY + "--source-vocabulary {}/vocab.txt", "must be the same file for a joint vocabulary"),
-    (APART + "--source-vocabulary {}/vocab.txt", "'fox' is duplicated"),
+    (OWN, "'fox' is duplicated"),
     (APART + "--target-vocabulary-size 60", "vocabulary_size must be greater than 260"),
-    (
-        APART + "--source-vocabulary {}/vocab.txt --source-vocabulary-size 9",
-        "has a size: leave out --source-vocabulary-size",
-    ),
-    (APART + "--source-vectors {}/vectors", "must have lines of a word and 8 numbers, the width"),
-    (
-        TINY + "--source-vectors {}/vectors --target-vectors {}/vectors",
-        "cannot be used with --share-embeddings all",
-    ),
-    (TUNED + "--source-vectors {}/vectors", "--source-vectors and --start-from"),
+    (OWN + " --source-vocabulary-size 9", "has a size: leave out --source-vocabulary-size"),
+    (APART + "--source-vectors {}/vec", "must have lines of a word and 8 numbers, the width"),
+    (TINY + "--source-vectors {}/vec --target-vectors {}/vec", "cannot be used with --share-embed"),
+    (TUNED + "--source-vectors {}/vec", "--source-vectors and --start-from"),
     # Prepared corpora.
     (CORPUS + "newer", "was prepared by another version, in format 7"),
     (CORPUS + "good --train-source x", "--corpus excludes --train-source"),
@@ -171,11 +163,9 @@ def test_what_may_change_when_a_run_goes_on(tmp_path, text):
 
 def test_a_fine_tuned_run_may_have_another_dropout(tmp_path, text):
     begun = Run(RUN).read_config()
-    model = dataclasses.replace(begun.model, dropout=0.3)
-    config = dataclasses.replace(
-        begun, model=model, start_from=RUN, train_source=text, valid_source=text
-    )
-    check_training(config, tmp_path / "new")
+    changes = dict(model=dataclasses.replace(begun.model, dropout=0.3), start_from=RUN)
+    changes |= dict(train_source=text, valid_source=text)
+    check_training(dataclasses.replace(begun, **changes), tmp_path / "new")
 
 
 def test_text_is_known_by_its_fingerprint(tmp_path, text):
@@ -200,16 +190,12 @@ def test_weights_of_corpora(tmp_path):
             parse_corpora([f"a:{weight}"])
 
 
-def test_a_corpus_says_what_its_vocabulary_is(folder, monkeypatch):
+def test_a_corpus_says_what_its_vocabulary_is(folder, seen):
     """So that it need not be said again; and corpora may be named one by one, or all at once."""
-    seen = []
-    checked = "keras_transformer.runs.training_data.check_training"
-    monkeypatch.setattr(checked, lambda config, *_: seen.append(config))
-    monkeypatch.setattr("keras_transformer.train.train_run", lambda *_: None)
     train = ["train", "--preset", "tiny", "--output", "x"]
     good, more = f"{folder}/good:3", f"{folder}/more"
     for corpora in (["--corpus", good, more], ["--corpus", good, "--seed", "5", "--corpus", more]):
-        assert run(*train, *corpora).returncode == 0
+        succeeds(*train, *corpora)
     one, other = seen
     assert one.corpus == other.corpus == (good, more)
     assert one.vocabulary_size == 300 and kt.PRESETS["tiny"].vocabulary_size != 300
@@ -217,11 +203,10 @@ def test_a_corpus_says_what_its_vocabulary_is(folder, monkeypatch):
 
 
 def test_prepare_is_a_command(folder, tmp_path):
-    command = BOTH.replace("{}/new", str(tmp_path / "corpus")).replace("{}", str(folder)).split()
+    _, _, _, *files = BOTH.replace("{}", str(folder)).split()
     options = ["--valid-fraction", "0.1", "--vocabulary-size", "300", "--processes", "1"]
-    result = run(*command, *options)
-    assert result.returncode == 0 and not result.stdout, result.stderr
-    assert f"{tmp_path}/corpus: 1 shard" in result.stderr.decode()
+    result = succeeds("prepare", "--output", tmp_path / PATTERN, *files, *options)
+    assert not result.stdout and f"{tmp_path / PATTERN}: 1 shard" in result.stderr.decode()
     for name in ("manifest.json", "00000.ids.npy"):
-        made = (tmp_path / "corpus" / name).read_bytes()
+        made = (tmp_path / PATTERN / name).read_bytes()
         assert made == (folder / "good" / name).read_bytes()

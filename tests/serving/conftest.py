@@ -1,5 +1,6 @@
 """One translator and its export of all signatures, the same for the tests of all processes."""
 
+import functools
 import json
 import shutil
 
@@ -9,21 +10,15 @@ import keras_transformer as kt
 from keras_transformer.serving.server_process import ServerProcess
 from tests.support.made_once import made_once
 from tests.support.stand_in_translator import StandIn
-from tests.support.toy_translator import toy_pairs, trained_translator
-
-
-def write_run(folder):
-    """Writes what of a run directory is needed to translate."""
-    toy = trained_translator()
-    toy.model.save(folder / "model.keras")
-    for side in ("source", "target"):
-        toy.source_tokenizer.save(folder / f"{side}.spm")
+from tests.support.toy_translator import save_run, toy_pairs, trained_translator
 
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
     """The half-trained toy, read from a run directory: do not change its weights."""
-    return kt.load(made_once(tmp_path_factory, "toy-run", write_run), "float32")
+
+    toy = functools.partial(save_run, trained_translator())
+    return kt.load(made_once(tmp_path_factory, "toy-run", toy), "float32")
 
 
 @pytest.fixture(scope="session")

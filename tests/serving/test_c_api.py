@@ -143,10 +143,7 @@ def test_server_without_sentencepiece_ops_cannot_load(monkeypatch):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A model of which XLA compiles a function: a server loads it, and fails when it is asked."""
-    twin, folder = stand_ins.CompiledByXla(), tmp_path_factory.mktemp("compiled")
-    signatures = {"serving_default": twin.serve.get_concrete_function()}
-    tf.saved_model.save(twin, str(folder), signatures=signatures)
-    return folder
+    return stand_ins.save(stand_ins.CompiledByXla(), tmp_path_factory.mktemp("compiled"))
 
 
 def test_model_compiled_by_xla_fails(compiled):

@@ -207,20 +207,19 @@ def test_an_export_computes_with_rounded_weights(precision, tmp_path, monkeypatc
     """As the model in memory does with them, in as few bytes as was asked for."""
     monkeypatch.setattr(saved_model, "check", lambda *_: [])  # what follows asks for more
     translator = random_translator(seed=5, **PRECISIONS[precision])
-    computation = "bfloat16" if precision == "bfloat16" else "float32"
+    computation, share = {"int8": ("float32", 0.45), "bfloat16": ("bfloat16", 0.6)}[precision]
     config = kt.ExportConfig(signatures=(), precision=precision, computation=computation)
     path = kt.export(translator, tmp_path, config=config)
     card = read_card(path)
     assert card["precision"] == {"computation": computation, "weights": precision}
     size = sum(file.stat().st_size for file in pathlib.Path(path, "variables").iterdir())
-    assert size < {"bfloat16": 0.6, "int8": 0.45}[precision] * 4 * card["parameters"]
+    assert size < share * 4 * card["parameters"]
     rounded = lent(translator.model, precision)
     for weight in translator.model.weights:
         assert weight.name.startswith("relative_") <= np.array_equal(weight, rounded[weight.path])
         weight.assign(rounded[weight.path])
-    translator = translator.in_precision(
-        "float32" if computation == "float32" else "mixed_bfloat16"
-    )
+    policy = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[computation]
+    translator = translator.in_precision(policy)
     best = [found for (found,) in translator.translate_n_best(SOURCES, n_best=1)]
     with ServerProcess(path) as server:
         found = server.predict(SOURCES)

@@ -16,27 +16,14 @@ from keras_transformer.serving.versions import CARD, SIGNATURES
 from tests.support.sealing import reseal
 from tests.support.toy_translator import toy_pairs
 
-CHECKS = [
-    "files",
-    "structure",
-    "loads",
-    "same outputs as in memory",
-    "adversarial inputs",
-    "single = batch",
-    "empty batch",
-    "wrong shapes are rejected",
-    "warm-up",
-]
+ON_ITS_ROW = "an answer must depend on its row and the weights only"
+CHECKS = ["files", "structure", "loads", "same outputs as in memory", "adversarial inputs"]
+CHECKS += ["single = batch", "empty batch", "wrong shapes are rejected", "warm-up"]
 
 
-def check(version_dir, answers=()):
-    """The stand-ins are made of other ops than exports of ours."""
-    return trial.check(version_dir, answers, CORE_OPS)
-
-
-def problems_of(version_dir, *arguments):
+def problems_of(findings):
     """{check: problems}, of those that found any."""
-    return {f.check: f.problems for f in check(version_dir, *arguments) if f.problems}
+    return {f.check: f.problems for f in findings if f.problems}
 
 
 def test_sound_version_passes_every_check(toy_version):
@@ -53,21 +40,17 @@ def copy(stand_in_version, tmp_path):
     return shutil.copytree(stand_in_version, tmp_path / "1")
 
 
-class Process:
-    """Answers as a server does, with outputs that are given; other requests with an error."""
-
-    def __init__(self, signatures, outputs):
-        self.signatures, self.outputs = signatures, outputs
-
-    def predict(self, inputs, name):
-        return self.outputs(inputs) if callable(self.outputs) else self.outputs
+def trial_of(copy, answer):
+    """A trial in which `answer(number of rows)` is what a process answers."""
+    predict = lambda inputs, _: answer(len(inputs["text"]))  # noqa: E731
+    process = types.SimpleNamespace(signatures=("serving_default",), predict=predict)
+    return trial._Trial(process, copy)
 
 
-def tried(copy, outputs, **card):
-    """{check: problems} of a trial in which a process answers so."""
+def tried(copy, answer, **card):
+    """{check: problems} of such a trial."""
     reseal(copy, lambda fields: fields.update(card))
-    run = trial._Trial(Process(("serving_default",), outputs), copy)
-    return {f.check: f.problems for f in run.findings([]) if f.problems}
+    return problems_of(trial_of(copy, answer).findings([]))
 
 
 @pytest.mark.parametrize(
@@ -79,36 +62,31 @@ def tried(copy, outputs, **card):
     ],
 )
 def test_unfit_answers(text, log_prob, message, copy):
-    def outputs(inputs):
-        rows = len(inputs["text"])
-        return {"text": text * rows, "log_prob": log_prob * rows}
-
-    found = tried(copy, outputs)
+    found = tried(copy, lambda rows: {"text": text * rows, "log_prob": log_prob * rows})
     assert message in found["adversarial inputs"][0]
     assert "answers inputs of a wrong shape with" in found["wrong shapes are rejected"][0]
 
 
 def test_an_error_is_told_where_there_should_be_an_answer(copy):
-    found = tried(copy, {"error": "of this shape"})
+    found = tried(copy, lambda _: {"error": "of this shape"})
     assert set(found) == {*CHECKS[3:5], "empty batch", "warm-up"}
     assert "serving_default answers {" in (told := found["empty batch"][0])
     assert told.endswith("with an error: of this shape")
 
 
 def test_answers_that_depend_on_their_batch(copy):
-    def outputs(inputs):
-        rows = len(inputs["text"])
+    def answer(rows):
         return {"text": ["x"] * rows, "log_prob": [-0.01 * rows] * rows}
 
-    (problem,) = tried(copy, outputs)["single = batch"]
-    assert "an answer must depend on its row and the weights only" in problem
+    (problem,) = tried(copy, answer)["single = batch"]
+    assert ON_ITS_ROW in problem
     half = {"computation": "bfloat16", "weights": "float32"}
-    assert set(tried(copy, outputs, precision=half)) == {"wrong shapes are rejected"}
+    assert set(tried(copy, answer, precision=half)) == {"wrong shapes are rejected"}
 
 
 def test_another_answer_than_in_memory(copy):
     outputs = {"text": ["ab", ""], "log_prob": [-1.0, 0.0]}
-    run = trial._Trial(Process(("serving_default",), outputs), copy)
+    run = trial_of(copy, lambda _: outputs)
 
     def found(**expected):
         return run._compare(Answer("serving_default", {"text": ["a", ""]}, outputs | expected))
@@ -116,34 +94,37 @@ def test_another_answer_than_in_memory(copy):
     assert found() == found(log_prob=[-1.0009, 0.0009]) == []
     for expected in ({"text": ["abx", ""]}, {"log_prob": [-1.01, 0.0]}, {"log_prob": [-1, 0.01]}):
         (told,) = found(**expected)
-        assert "an answer must depend on its row and the weights only" in told
+        assert ON_ITS_ROW in told
     (told,) = found(score=[1.0])
     assert "answers with ['log_prob', 'text'], expected ['log_prob', 'score', 'text']" in told
 
 
+def check(version_dir):
+    """The stand-ins are made of other ops than exports of ours."""
+    return problems_of(trial.check(version_dir, (), CORE_OPS))
+
+
 def test_nothing_is_loaded_where_files_or_structure_are_wrong(copy, tmp_path):
-    assert [finding.check for finding in check(tmp_path / "none")] == ["files", "structure"]
+    none = trial.check(tmp_path / "none")
+    assert [finding.check for finding in none] == ["files", "structure"]
     data = copy / "variables" / "variables.data-00000-of-00001"
     data.write_bytes(b"")
-    assert "is corrupted: it is not what was written" in problems_of(copy)["files"][0]
+    assert "is corrupted: it is not what was written" in check(copy)["files"][0]
     reseal(copy)
-    assert "loading and running" in problems_of(copy)
+    assert "loading and running" in check(copy)
     (copy / CARD).unlink()
-    assert problems_of(copy) == {
-        "files": ["model.json is missing, which has the checksums: export the run again."]
-    }
+    (problem,) = check(copy)["files"]
+    assert "model.json is missing" in problem
 
 
 def test_elsewhere_than_on_linux_the_structure_alone(stand_in, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(server_process, "sys", types.SimpleNamespace(platform="darwin"))
     reports = []
     path = export(stand_in, tmp_path, report=reports.append)
-    assert reports == [check(path)]
-    files, structure, trial_row = reports[0]
-    assert files.problems == []
-    assert structure == ("structure", [], "", False)
-    assert trial_row.skipped and trial_row.problems == []
-    assert "skipped" in trial_row.detail and "Linux" in trial_row.detail
+    assert reports == [trial.check(path, (), CORE_OPS)] and not problems_of(reports[0])
+    files, structure, skipped = reports[0]
+    assert (structure.check, files.skipped, structure.skipped) == ("structure", False, False)
+    assert skipped.skipped and "Linux" in skipped.detail
     print_report(reports[0])
     assert capsys.readouterr().err.count(" skipped ") == 1
 
@@ -152,13 +133,10 @@ def test_elsewhere_than_on_linux_the_structure_alone(stand_in, tmp_path, monkeyp
 
 
 def test_warm_up_that_would_fail(copy):
-    requests = [
-        ("serving_default", {"texts": tf.constant(["a"])}),
-        ("beam", {"text": tf.constant(["a"])}),
-    ]
-    write_warm_up(copy, requests)
+    one = tf.constant(["a"])
+    write_warm_up(copy, [("serving_default", {"texts": one}), ("beam", {"text": one})])
     reseal(copy)
-    names, signature = problems_of(copy)["warm-up"]
+    names, signature = check(copy)["warm-up"]
     assert "Expected the inputs ['text'], got ['texts']" in names
     assert "Unknown signature beam" in signature
     (copy / WARM_UP).write_bytes(b"\x00" * 100)

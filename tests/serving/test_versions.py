@@ -9,37 +9,29 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.pairs import Pair, fingerprint
 from keras_transformer.presets import SearchConfig
-from keras_transformer.serving.versions import (
-    check_names,
-    find_exported_search,
-    make_inputs,
-    read_card,
-    version_dir,
-    versions,
-)
+from keras_transformer.serving import versions
+from keras_transformer.serving.versions import check_names, make_inputs, read_card
 from tests.support.sealing import reseal
 from tests.support.toy_translator import toy_pairs
 
-HIGHEST = 2**63 - 1
-
 
 def test_versions_are_what_a_server_takes_for_them(tmp_path):
-    for name in ("1", "00007", "x", ".tmp-9-abc", "12.5", "1_000", "-40", "٤٢", str(HIGHEST + 1)):
+    for name in ("1", "00007", "x", ".tmp-9-abc", "12.5", "1_000", "-40", "٤٢", f"{2**63}"):
         (tmp_path / name).mkdir()
-    (tmp_path / str(HIGHEST)).touch()
-    assert versions(tmp_path) == {1: "1", 7: "00007", HIGHEST: str(HIGHEST)}
-    assert versions(tmp_path / "none") == {}
+    (tmp_path / f"{2**63 - 1}").touch()
+    assert versions.versions(tmp_path) == {1: "1", 7: "00007", 2**63 - 1: f"{2**63 - 1}"}
+    assert versions.versions(tmp_path / "none") == {}
 
 
 def test_the_highest_version_of_a_base_is_taken(tmp_path):
     for name in ("9", "10", ".tmp-11-abc"):  # 9 < 10, though not as text
         (tmp_path / name).mkdir()
         (tmp_path / name / "saved_model.pb").touch()
-    assert version_dir(tmp_path) == str(tmp_path / "10")
-    assert version_dir(tmp_path / "9") == tmp_path / "9"
+    assert versions.version_dir(tmp_path) == str(tmp_path / "10")
+    assert versions.version_dir(tmp_path / "9") == tmp_path / "9"
     (tmp_path / "11").mkdir()
     with pytest.raises(ValueError, match="11 does not contain a SavedModel"):
-        version_dir(tmp_path)
+        versions.version_dir(tmp_path)
 
 
 def test_names_of_signatures():
@@ -50,10 +42,8 @@ def test_names_of_signatures():
 
 
 def test_inputs_of_a_request():
-    assert make_inputs("score", ["a", "b"], ["c", "d"]) == {
-        "source": ["a", "b"],
-        "target": ["c", "d"],
-    }
+    score = {"source": ["a", "b"], "target": ["c", "d"]}
+    assert make_inputs("score", *score.values()) == score
     assert make_inputs("score", ["a"])["target"] == ["a"]
     inputs = make_inputs("sample", ["a", "b"])
     assert inputs.pop("text") == ["a", "b"]
@@ -116,12 +106,14 @@ def test_no_file_names_a_place(toy_version):
 
 def test_search_of_an_export_is_in_its_card(tmp_path):
     (tmp_path / "saved_model.pb").touch()
-    assert find_exported_search(tmp_path, 5) == SearchConfig()  # of an export without a card
+    assert (
+        versions.find_exported_search(tmp_path, 5) == SearchConfig()
+    )  # of an export without a card
     beam = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length"}
     card = {"max_output_length": 4, "signatures": {"beam": beam | {"batchable": True}}}
     reseal(tmp_path, lambda fields: fields.update(card))
-    assert find_exported_search(tmp_path, 1) == SearchConfig(max_output_length=4)
-    assert find_exported_search(tmp_path, 2) == SearchConfig(max_output_length=4, **beam)
+    assert versions.find_exported_search(tmp_path, 1) == SearchConfig(max_output_length=4)
+    assert versions.find_exported_search(tmp_path, 2) == SearchConfig(max_output_length=4, **beam)
 
 
 @pytest.mark.parametrize(

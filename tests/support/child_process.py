@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 
@@ -34,6 +35,17 @@ def run(command, input=None, timeout=None, check=False, capture_output=False, **
     if check:
         done.check_returncode()
     return done
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """This process can write no larger files: an error as that of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def restore_signals():

@@ -44,6 +44,13 @@ def run(*arguments, stdin=b""):
     return subprocess.CompletedProcess(arguments, status, *outputs)
 
 
+def succeeds(*arguments, stdin=b""):
+    """The command as `run` runs it, with status 0."""
+    result = run(*arguments, stdin=stdin)
+    assert result.returncode == 0, result.stderr.decode()
+    return result
+
+
 def refused(arguments, message, stdin=b""):
     """The command is refused: by one sentence, with status 2, and with nothing on stdout."""
     result = run(*arguments, stdin=stdin)
@@ -52,10 +59,10 @@ def refused(arguments, message, stdin=b""):
     assert message in error and error.startswith("keras-transformer: ") and error.count("\n") == 1
 
 
-def run_process(*arguments, stdin=b""):
-    """The command in a process of its own: nothing but what is meant for the user is printed."""
+def started(*arguments, **options):
+    """The command in a process of its own, as a user starts it, which ends with the test."""
     program = [sys.executable, "-m", "keras_transformer", *map(str, arguments)]
-    return child_process.run(program, input=stdin, capture_output=True, env=shell_environment())
+    return child_process.running(program, **{"env": shell_environment()} | options)
 
 
 def shell_environment():

@@ -22,12 +22,6 @@ from tests.support.paths import FIXTURES
 from tests.support.toy_translator import random_translator
 
 
-def large_vocabulary():
-    """So many characters that a beam looks for the best ones in parts."""
-    characters = "".join(map(chr, range(0x4E00, 0x5400)))
-    return SubwordTokenizer.train([characters], model_type="char")
-
-
 def with_lora():
     translator = random_translator()
     for layer in translator.model.decoder.layers:
@@ -48,6 +42,7 @@ def with_words():
     return random_translator(*sides)
 
 
+HAN = "".join(map(chr, range(0x4E00, 0x5400)))
 # (what is exported, or its architecture; options of the export)
 # glu halves what it is given, and threshold takes more than that.
 ACTIVATIONS = """celu elu exponential gelu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh
@@ -62,7 +57,8 @@ CHOICES = [
     (dict(norm="pre", activation="silu"), dict(computation="bfloat16", max_output_length=5)),
     (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
-    (lambda: random_translator(large_vocabulary()), {}),
+    # So many characters that a beam looks for the best ones in parts.
+    (lambda: random_translator(SubwordTokenizer.train([HAN], model_type="char")), {}),
     (with_lora, dict(signatures=("beam",))),
     (with_words, {}),
     *((dict(positions=name), dict(signatures=("beam",))) for name in (*RELATIVE, "none")),

@@ -4,10 +4,9 @@
 a test need not know which one it has.
 """
 
-import dataclasses
+import collections
 import importlib.util
 import os
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -41,12 +40,8 @@ X, MEMORY = normal(B, T, D, seed=1), normal(B, S, D, seed=2)
 X_MASK, MEMORY_MASK = TARGET != 0, SOURCE != 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A layer: how it is made, and the arrays that it is called with."""
-
-    make: Callable  # (norm, **layer arguments) -> layer
-    arrays: dict
+# How a layer is made, of its norm and other arguments; and what it is called with.
+Case = collections.namedtuple("Case", ["make", "arrays"])
 
 
 def embedding(norm="post", **kwargs):

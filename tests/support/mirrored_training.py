@@ -6,6 +6,7 @@ The number of replicas, one a process, and tasks: functions below, with their ar
 what they return, as JSON.
 """
 
+import functools
 import json
 import os
 import sys
@@ -17,8 +18,10 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from tests.training import test_memory  # noqa: E402
+from tests.support.workers_training import recipe_of  # noqa: E402
 from tests.training.test_gradients import Small  # noqa: E402
+from tests.training.test_keras_workarounds import living_graphs  # noqa: E402
+from tests.training.test_token_trainer import Tagger  # noqa: E402
 
 
 def batches(rows_of_batches):
@@ -48,21 +51,10 @@ def run(strategy, rows, precision, recipe):
     """What a strategy comes to."""
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy(precision)
-    options = {} if recipe == "weights" else dict(metrics=[kt.MaskedAccuracy()])
     with strategy.scope():
-        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-        if recipe == "options":
-            # So large an epsilon that Adam comes near momentum: otherwise it would blow up rounding
-            # errors of gradients near zero.
-            adam = dict(epsilon=1.0, use_ema=True, ema_momentum=0.9, weight_decay=0.01)
-            optimizer = kt.EMAAdam(1.0, **adam)
-            options |= dict(accumulation_steps=2, clip_norm=0.5)
-        elif recipe == "rdrop":
-            options |= dict(rdrop=2.0)
-        else:
-            options |= dict(weighted_metrics=[kt.MaskedAccuracy()])
-        model = Small("own" if recipe == "options" else "shared")
-        model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), jit_compile=False, **options)
+        metrics = {"weighted_metrics" if recipe == "weights" else "metrics": [kt.MaskedAccuracy()]}
+        model = Small("own" if recipe == "adam" else "shared")
+        model.compile(**recipe_of(recipe), **metrics)
     dataset = make_dataset(rows, recipe == "weights")
     # On its own and ahead of training: what `evaluate` builds must do for `fit` as well.
     before = model.evaluate(dataset, verbose=0, return_dict=True)
@@ -79,12 +71,11 @@ def run(strategy, rows, precision, recipe):
     }
 
 
-def compare(strategy, rows, precision="float32", recipe="plain"):
+def compare(strategy, rows, recipe, precision="float32"):
     """What one device comes to, and what the replicas do.
 
-    Recipes: "options" (gradients accumulated over parts and clipped, weight decay, the recipe's
-    optimizer with its running mean), "rdrop" or "weights" (sample weights, which the fused loss
-    does not take).
+    Recipes: "adam" (accumulation, clipping, weight decay, a running mean), "rdrop" or "weights"
+    (sample weights, which the fused loss does not take).
     """
     one = tf.distribute.OneDeviceStrategy("CPU:0")
     return [run(devices, rows, precision, recipe) for devices in (one, strategy)]
@@ -103,7 +94,7 @@ def canary(strategy):
             model.fit(np.ones((3, 2)), np.ones((3, 1)), batch_size=3, verbose=0)
         except (tf.errors.InvalidArgumentError, ValueError) as error:
             odd = str(error)
-    model, outside = tagger(kt.TokenTrainer), None
+    model, outside = Tagger(), None
     model(np.ones((2, 3)))
     try:
         with strategy.scope():
@@ -113,33 +104,18 @@ def canary(strategy):
     return odd, outside, averages(strategy)
 
 
-def tagger(base):
-    """A model whose outputs carry the mask of its inputs."""
-
-    class Tagger(base):
-        def __init__(self):
-            super().__init__()
-            self.embedding = kt.PositionalEmbedding(20, 8)
-
-        def call(self, ids):
-            logits = self.embedding.logits(self.embedding(ids))
-            logits._keras_mask = self.embedding.compute_mask(ids)
-            return logits
-
-    return Tagger()
-
-
 def averages(strategy):
-    """A step of a loss that is no mean over target tokens on two replicas with different numbers of
-    them, and how far it is from that of Keras."""
+    """A step of a loss that is no mean over target tokens, and how far Keras' is from it."""
     ids = np.tile(np.arange(4, 9), (6, 1))
     ids[:3, 1:] = kt.PAD
     steps = []
-    for base in (kt.TokenTrainer, keras.Model):
+    for own in (True, False):
         keras.utils.set_random_seed(3)
         with strategy.scope():
-            model = tagger(base)
+            model = Tagger(mask_zero=True)
             model(ids)
+            if not own:
+                model.train_step = functools.partial(keras.Model.train_step, model)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
         before = model.get_weights()[0]
@@ -157,7 +133,7 @@ def graphs(strategy):
             model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False, clip_norm=1.0)
         model.fit(data, validation_data=data, shuffle=False, verbose=0)
         del model
-        counts.append(test_memory.graphs())
+        counts.append(living_graphs())
     return counts[1] - counts[0]
 
 

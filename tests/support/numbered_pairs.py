@@ -39,10 +39,7 @@ def dataset_of(pairs, tokens_per_batch=200, max_length=30, **options):
 
 def batches_of(dataset):
     """The batches as plain lists, to be compared: [(source, target_in, target_out), …]."""
-    return [
-        (np.asarray(source).tolist(), np.asarray(target_in).tolist(), np.asarray(out).tolist())
-        for (source, target_in), out in dataset
-    ]
+    return [tuple(np.asarray(x).tolist() for x in (*inputs, out)) for inputs, out in dataset]
 
 
 def numbers_of(batches):

@@ -165,6 +165,17 @@ def transformer(model, source, target):
     return x @ weights_of(model.target_embedding)[0].T
 
 
+def rdrop_loss(states, matrix, labels, weights, smoothing, alpha):
+    """The loss of two passes through logits, summed: arXiv:2106.14448, equation 4, halved."""
+    logits = states @ matrix.T
+    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    label = log_p[:, np.arange(len(labels)), labels]
+    entropies = -(1 - smoothing) * label - smoothing * log_p.mean(axis=-1)
+    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
+    divergences = (p[0] * log_ratio).sum(axis=-1) - (p[1] * log_ratio).sum(axis=-1)
+    return (weights * (entropies.mean(axis=0) + alpha / 4 * divergences)).sum()
+
+
 # Relative positions: loops over the papers' equations, one pair at a time. Each scheme gives the
 # scores of one head (T, S), and what is added to the values. K: width of a head.
 

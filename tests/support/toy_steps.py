@@ -1,7 +1,6 @@
 """Step functions to search with, and searches in plain Python to compare with."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
@@ -13,10 +12,7 @@ STATES = 997
 
 
 class Toy:
-    """Logits at random that depend on the row and on all that was fed.
-
-    Through a state tensor that grows, one that changes, and one that stays as it is.
-    """
+    """Logits at random of the row and of all that was fed: states that grow, change and stay."""
 
     def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0, blocked=0.0):
         """`blocked` is the share of logits that are -inf; as often, all logits of a step are."""
@@ -78,23 +74,13 @@ def log_softmax(logits):
 
 
 def score(log_prob, length, length_penalty, length_norm="gnmt"):
-    norm = {"gnmt": (5 + length) / 6, "length": length}[length_norm]
-    return log_prob / norm**length_penalty
+    return log_prob / (length if length_norm == "length" else (5 + length) / 6) ** length_penalty
 
 
 def reference_beam(
-    log_probs,
-    max_length,
-    beam_size,
-    length_penalty,
-    prefix=(),
-    beam_patience=math.inf,
-    length_norm="gnmt",
+    log_probs, max_length, beam_size, length_penalty, beam_patience, length_norm, prefix
 ):
-    """Beam search of one row, to the last step or until patience ends, without any tensor.
-
-    Returns hypotheses: (log_prob, tokens).
-    """
+    """Beam search of one row, to the last step or until patience ends: (log_prob, tokens)."""
     alive, ended, count = [(0.0, [])], [], 0
 
     def rank(hypothesis):
@@ -128,15 +114,13 @@ def reference_greedy(log_probs, max_length, prefix=()):
     return total, tokens
 
 
-def references(step, max_length, beam_size, length_penalty, prefix=None, **options):
+def references(step, prefix, beam_size, **how):
     """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
-        forced = () if prefix is None else prefix[row][prefix[row] != PAD]
-        follow = functools.partial(step.log_probs, row)
-        how = max_length, beam_size, length_penalty, forced
-        rows.append(reference_beam(follow, *how, **options))
-        rows[-1] += [(-np.inf, [])] * (beam_size - len(rows[-1]))
+        follow, forced = functools.partial(step.log_probs, row), prefix[row][prefix[row] != PAD]
+        found = reference_beam(follow, beam_size=beam_size, prefix=forced, **how)
+        rows.append(found + [(-np.inf, [])] * (beam_size - len(found)))
     return rows
 
 
@@ -156,11 +140,13 @@ def exhaustive(log_probs, max_length, length_penalty):
     return sorted(found, key=lambda h: -score(h[0], len(h[1]), length_penalty))
 
 
-def hypotheses(tokens, lengths, log_prob):
+def hypotheses(tokens, lengths, log_prob, may_be_nan=False):
     """What a search has found, as lists for each row: (log_prob, tokens)."""
     tokens, lengths, log_prob = (np.asarray(tensor) for tensor in (tokens, lengths, log_prob))
     assert (tokens.dtype, lengths.dtype, log_prob.dtype) == ("int32", "int32", "float32")
-    assert not np.isnan(log_prob).any()
+    assert may_be_nan or not np.isnan(log_prob).any()
+    if tokens.ndim == 2:  # one for each row
+        tokens, lengths, log_prob = (x[:, np.newaxis] for x in (tokens, lengths, log_prob))
     rows = []
     for row in range(len(tokens)):
         rows.append([])

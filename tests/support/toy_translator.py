@@ -78,3 +78,10 @@ def without_graphs(translator, **options):
     twin = Translator(translator.model, *tokenizers, **options)
     twin.run_eagerly = True
     return twin
+
+
+def save_run(translator, folder):
+    """Writes what of a run directory is needed to translate; of one tokenizer for both sides."""
+    translator.model.save(folder / "model.keras")
+    for side in ("source", "target"):
+        translator.source_tokenizer.save(folder / f"{side}.spm")

@@ -82,9 +82,6 @@ def test_vocabularies_of_a_directory(tokenizers, tmp_path):
     assert len(set(map(id, saved.load(tmp_path)))) == 1
 
 
-# Lines that a vocabulary cannot write.
-
-
 def learn(line, **options):
     return kt.SubwordTokenizer.train([line] * 20, **options).model
 

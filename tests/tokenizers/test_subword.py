@@ -31,7 +31,6 @@ every_type = pytest.mark.parametrize("model_type", CONFIGURATIONS)
 
 @functools.cache
 def trained(model_type="bpe"):
-    """A tokenizer and the sentencepiece package's processor of the same model."""
     size, lowercase, nfkc = CONFIGURATIONS[model_type]
     tokenizer = SubwordTokenizer.train(LINES, size, model_type, lowercase, nfkc)
     return tokenizer, sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
@@ -148,17 +147,13 @@ def test_saved_copied_and_loaded(tmp_path):
     assert processor.encode(TEXTS[:9]) == tokenizer(TEXTS[:9]).to_list()
 
 
-def test_what_is_no_model(tmp_path):
-    (tmp_path / "text.spm").write_text("the quick brown fox\n" * 10)
+def test_what_is_no_model_with_our_special_ids(tmp_path):
     for model in (b"garbage", "text", math.pi, b"\x00" * 1000):
         with pytest.raises(ValueError, match="Expected the bytes of a SentencePiece"):
             SubwordTokenizer(model)
-    for path, message in ((tmp_path / "text.spm", "SentencePiece"), (tmp_path, "Is a directory")):
-        with pytest.raises(ValueError, match=f"{path}.*{message}"):
-            SubwordTokenizer.load(path)
+    with pytest.raises(ValueError, match=f"{tmp_path}.*Is a directory"):
+        SubwordTokenizer.load(tmp_path)
 
-
-def test_only_models_with_our_special_ids():
     def train(**special_ids):
         model = io.BytesIO()
         options = dict(sentence_iterator=iter(LINES), vocab_size=100, hard_vocab_limit=False)

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.tokenizers.subword import SubwordTokenizer
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 from tests.support.toy_translator import random_translator, without_graphs
@@ -20,7 +19,6 @@ OPS += ["StringSplitV2", "UnsortedSegmentJoin"]
 
 @pytest.fixture(scope="module")
 def own():
-    """The guide's class."""
     page = (ROOT / "docs" / "tokenizers.md").read_text()
     known = {"kt": kt}
     blocks = [block.split("```")[0] for block in page.split("```python")[1:]]
@@ -29,7 +27,7 @@ def own():
 
 
 def test_ours_and_the_example_are_tokenizers(own):
-    ours = SubwordTokenizer.train(WORDS, model_type="char")
+    ours = kt.SubwordTokenizer.train(WORDS, model_type="char")
     pieces = kt.WordPieceTokenizer.train(WORDS, 24)
     assert not isinstance("abc", kt.Tokenizer)
     for tokenizer in (ours, pieces, own):
@@ -45,7 +43,7 @@ def test_ours_and_the_example_are_tokenizers(own):
 def test_translates_aligns_and_is_exported(own, tmp_path):
     """With targets that are not normalized, unlike those of a source; and without END."""
     texts = ["one two", "three three", "unknown four", ""]
-    target = SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")
+    target = kt.SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")
     model = random_translator(own, target, seed=15).model
     translator = kt.Translator(model, own, target, source_end=False)
     answers = translator.translate(texts)
@@ -86,15 +84,3 @@ def test_ids_of_another_integer_type(own):
         translator = without_graphs(kt.Translator(model, tokenizer, tokenizer))
         scores.append(translator.score(["one"], ["two"]))
     np.testing.assert_allclose(*scores)
-
-
-def test_what_is_no_tokenizer(own):
-    model = random_translator(own).model
-    for wrong, lacks in (
-        ("abc", "a str, lacks vocabulary_size, __call__, detokenize, pieces: pass a Subword"),
-        (SubwordTokenizer, "the class SubwordTokenizer, lacks vocabulary_size: pass a Subword"),
-    ):
-        with pytest.raises(ValueError, match=f"The source tokenizer, {lacks}"):
-            kt.Translator(model, wrong, own)
-        with pytest.raises(ValueError, match=r"The target tokenizer, .* of kt\.Tokenizer\.$"):
-            kt.Translator(model, own, wrong)

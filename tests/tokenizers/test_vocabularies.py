@@ -1,6 +1,7 @@
 """What vocabularies are learned from, what they keep, and what is no vocabulary."""
 
 import collections
+import functools
 import json
 import random
 
@@ -9,18 +10,10 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.special_ids import UNK
-from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.tokenizers.vocabularies import (
-    SPACES_AND_CONTROLS,
-    learn_vocabularies,
-    serialize_pieces,
-)
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
+from keras_transformer.tokenizers import vocabularies
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
 # Targets keep every printable character; sources are normalized to NFKC.
-
 TARGETS = ["sʰ u n t͡ɕʰ a̠", "你好，世界！", "½ m² … № 5"]
 SOURCES = ["ﬁve ½ m²", "② ﬁsh", "№ 5 ﬁr"]
 NORMALIZED = ["five 1⁄2 m2", "2 fish", "No 5 fir"]
@@ -31,12 +24,12 @@ SIZES = {"bpe": 330, "unigram": 320, "char": None}
 def learn(pairs=PAIRS, model_type="bpe", joint=True, lowercase=False, nfkc=True, size=None):
     options = dict(model_type=model_type, lowercase=lowercase, nfkc=nfkc, joint_vocabulary=joint)
     config = kt.PrepareConfig("x", vocabulary_size=size or SIZES.get(model_type), **options)
-    return learn_vocabularies(lambda: iter(pairs), config, joint)
+    return vocabularies.learn_vocabularies(lambda: iter(pairs), config, joint)
 
 
 def written_back(model, lines):
     """What the served operation and the sentencepiece package write of lines: the same."""
-    tokenizer = SubwordTokenizer(model)
+    tokenizer = kt.SubwordTokenizer(model)
     served = [text.decode() for text in tokenizer.detokenize(tokenizer(lines)).numpy()]
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     assert processor.decode(processor.encode(lines)) == served
@@ -75,7 +68,7 @@ def test_a_joint_vocabulary_differs_in_the_normalization_alone(lowercase):
 
 def test_fewer_ids_than_asked_for(capsys):
     model, _ = learn([("aab", "aab")] * 3, size=999)
-    assert SubwordTokenizer(model).vocabulary_size == 269
+    assert kt.SubwordTokenizer(model).vocabulary_size == 269
     assert "vocabulary: 269 ids instead of 999, the maximum" in capsys.readouterr().err
 
 
@@ -85,7 +78,7 @@ def test_what_targets_lose():
     spaces += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
     controls = [*range(0x01, 0x20), *range(0x7F, 0xA0)]
     expected = {code: "" for code in controls} | {code: " " for code in spaces}
-    assert expected == SPACES_AND_CONTROLS
+    assert expected == vocabularies.SPACES_AND_CONTROLS
     _, target = learn()
     lines = [f"a{chr(code)}b" for code in expected]
     assert written_back(target, lines) == [f"a{text}b" for text in expected.values()]
@@ -100,9 +93,6 @@ def test_what_targets_lose():
     assert written_back(target, ["ʰ½ÄßΣ，№"]) == ["ʰ½äßσ，№"]
 
 
-# Learning pieces of SentencePiece.
-
-
 def message_of(function, *arguments):
     """What the ValueError says: one line, and not in terms of somebody's C++."""
     with pytest.raises(ValueError) as caught:
@@ -114,13 +104,13 @@ def message_of(function, *arguments):
 
 def test_all_that_there_is():
     for lines in (["aab ab"] * 3, ["aab", "ab"]):
-        tokenizer = SubwordTokenizer.train(lines, None, "char")
+        tokenizer = kt.SubwordTokenizer.train(lines, None, "char")
         assert tokenizer.vocabulary_size == 4 + 256 + len("▁ab")
     many = [f"w{k}" for k in range(20_000)]
-    tokenizer = SubwordTokenizer.train(many, model_type="word")
-    assert tokenizer.vocabulary_size == 20_004 and UNK not in tokenizer(many).flat_values.numpy()
+    tokenizer = kt.SubwordTokenizer.train(many, model_type="word")
+    assert tokenizer.vocabulary_size == 20_004 and kt.UNK not in tokenizer(many).flat_values.numpy()
     hostile = ["", "  ", "a \ud800 fox", b"b\xff fox", "c\x00 fox", *TEXTS[:17]] * 3
-    tokenizer = SubwordTokenizer.train(LINES + hostile, 600)
+    tokenizer = kt.SubwordTokenizer.train(LINES + hostile, 600)
     assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
 
 
@@ -129,7 +119,7 @@ def test_all_that_there_is():
     "model_type, limit", [("bpe", 269), ("unigram", 264), ("char", 263), ("word", 5)]
 )
 def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
-    train, lines = SubwordTokenizer.train, ["aab"] * 3
+    train, lines = kt.SubwordTokenizer.train, ["aab"] * 3
     assert train(lines, limit, model_type).vocabulary_size == limit
     message = message_of(train, lines, limit + 1, model_type)
     assert f"at most {limit} ids, received vocabulary_size={limit + 1}:" in message
@@ -138,9 +128,8 @@ def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
     assert message == "Cannot learn a vocabulary: every line of the text is empty."
 
 
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
+def test_unfit_arguments():
+    for arguments, sentence in (
         ((["abcd"], 264, "unigram"), "take 265 ids, received vocabulary_size=264"),
         ((LINES, 300, "words"), "model_type must be one of bpe, unigram, char"),
         ((LINES, None, "bpe"), "vocabulary_size must be an integer for model_type='bpe'"),
@@ -149,16 +138,11 @@ def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
         (("corpus.txt", 300), "lines must be a list of strings or an open file, received "),
         ((LINES[0].encode(), 300), "lines must be a list of strings or an open file, received "),
         (([*LINES, ("a", "b")], 300), "Every line must be a string, received a tuple: ('a', 'b')."),
-    ],
-    ids=lambda x: str(x)[-30:],
-)
-def test_unfit_arguments(arguments, sentence):
-    assert sentence in message_of(SubwordTokenizer.train, *arguments)
+    ):
+        assert sentence in message_of(kt.SubwordTokenizer.train, *arguments)
 
 
-# Learning pieces of WordPiece.
-
-train = WordPieceTokenizer.train
+train = kt.WordPieceTokenizer.train
 
 
 def pieces_of(tokenizer):
@@ -172,7 +156,7 @@ def test_the_size_asked_for_is_the_size_got(lowercase, sizes):
         tokenizer = train(LINES, size, lowercase)
         pieces = pieces_of(tokenizer)
         assert tokenizer.vocabulary_size == size == len(set(pieces))
-        assert UNK not in tokenizer(LINES).flat_values.numpy()
+        assert kt.UNK not in tokenizer(LINES).flat_values.numpy()
         assert tokenizer.model == train(iter(LINES), size, lowercase).model
     assert "quick" in pieces and "##uick" not in pieces
     longer = [piece for piece in pieces if len(piece.removeprefix("##")) > 1]
@@ -190,7 +174,7 @@ def test_characters_that_are_words_take_one_piece_each():
     """Of some thousand ideographs, which the learner by itself would cut off at a thousand."""
     ideographs = [chr(code) for code in range(0x4E00, 0x4E00 + 3000)]
     tokenizer = train(["".join(ideographs), "ab, ab. ab!"], 3000 + 4 + 3 + 2 * 2 + 1)
-    assert UNK not in tokenizer(["".join(ideographs)]).flat_values.numpy()
+    assert kt.UNK not in tokenizer(["".join(ideographs)]).flat_values.numpy()
     counts = collections.Counter(len(piece) for piece in pieces_of(tokenizer))
     assert counts == {1: 3005, 3: 2, 2: 1, 5: 4}  # ## before a and b only, and ab
 
@@ -199,7 +183,7 @@ def test_small_and_odd_corpora():
     assert pieces_of(train(["a"], 6))[4:] == ["a", "##a"]
     assert pieces_of(train(["?"], 5))[4:] == ["?"]
     long = "x" * 60 + " " + "y" * 500  # longer than what pieces are learned from, and than a word
-    assert UNK not in train([long, "a"], 10)(["x" * 60]).flat_values.numpy()
+    assert kt.UNK not in train([long, "a"], 10)(["x" * 60]).flat_values.numpy()
     tokenizer = train([*LINES, *BYTES, *TEXTS[:5], "a \ud800 fox"], 166)
     assert tokenizer.detokenize(tokenizer("the fox")).numpy() == b"the fox"
     for lines in ([], ["", " \n"], ["\x00", "\u200b\ufeff"]):
@@ -213,51 +197,33 @@ def test_small_and_odd_corpora():
     assert "vocabulary_size must be greater than 4" in message_of(train, LINES, 4)
 
 
-# Vocabularies of others.
-
-
 def test_vocabulary_of_another_system(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes("[UNK]\r\nthe\r\n##re \r\nå ‚\r\n".encode())  # the last two as BERT's has them
-    tokenizer = WordPieceTokenizer.from_vocabulary(path, lowercase=True)
+    tokenizer = kt.WordPieceTokenizer.from_vocabulary(path, lowercase=True)
     assert pieces_of(tokenizer)[4:] == ["the", "##re", "å ‚"]
     assert tokenizer.file_ids(tokenizer("Thére")).numpy().tolist() == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "content, sentence",
-    [
-        (b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
-        (b"[PAD]\nthe\n", "has no [UNK], which stands for"),
-        (b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
-        (b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
-    ],
-)
-def test_what_is_no_vocabulary(content, sentence, tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(content)
-    message = message_of(WordPieceTokenizer.from_vocabulary, path, True)
-    assert message.startswith(str(path)) and sentence in message
 
 
 SOUND = {"format": "wordpiece 1", "lowercase": True, "pieces": ["[UNK]", "[SEP]", "a", "##b"]}
 
 
-@pytest.mark.parametrize(
-    "content, reason",
-    [
-        (serialize_pieces(["[UNK]", "a"], True)[:-9], "it is not JSON"),
-        (b"[" * 100_000, "it is not JSON"),
-        (b"[1]", "it is not JSON with pieces"),
-        (SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
-        (SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
-        (SOUND | {"lowercase": "yes"}, "its format is not"),
-    ],
-    ids=["cut off", "nested", "list", "format", "string", "case"],
-)
-def test_what_is_no_wordpiece_model(content, reason, tmp_path):
-    content = content if isinstance(content, bytes) else json.dumps(content).encode()
-    (tmp_path / "source.wordpiece").write_bytes(content)
-    message = message_of(WordPieceTokenizer.load, tmp_path / "source.wordpiece")
-    assert message.startswith(f"{tmp_path}/source.wordpiece: Expected the bytes of a WordPiece")
-    assert reason in message and len(message) < 400
+def test_files_that_are_no_vocabulary(tmp_path):
+    path, whole = tmp_path / "vocabulary", vocabularies.serialize_pieces(["[UNK]", "a"], True)
+    of_pieces = functools.partial(kt.WordPieceTokenizer.from_vocabulary, lowercase=True)
+    for load, content, reason in (
+        (of_pieces, b"[UNK]\nthe\nthe \n", "'the' is duplicated"),
+        (of_pieces, b"[PAD]\nthe\n", "has no [UNK], which stands for"),
+        (of_pieces, b"[UNK]\nthe\n  \nfox\n", "line 3 has no piece: remove"),
+        (of_pieces, b"[UNK]\nthe\n\xff\n", "is not UTF-8"),
+        (kt.SubwordTokenizer.load, b"the quick brown fox\n" * 10, "the bytes of a SentencePiece"),
+        (kt.WordPieceTokenizer.load, whole[:-9], "it is not JSON"),
+        (kt.WordPieceTokenizer.load, b"[" * 100_000, "it is not JSON"),
+        (kt.WordPieceTokenizer.load, b"[1]", "it is not JSON with pieces"),
+        (kt.WordPieceTokenizer.load, SOUND | {"format": 2}, "its format is not 'wordpiece 1'"),
+        (kt.WordPieceTokenizer.load, SOUND | {"pieces": "[UNK]"}, "has no [UNK]"),
+        (kt.WordPieceTokenizer.load, SOUND | {"lowercase": "yes"}, "its format is not"),
+    ):
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        message = message_of(load, path)
+        assert message.startswith(str(path)) and reason in message and len(message) < 400

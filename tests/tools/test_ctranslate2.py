@@ -8,56 +8,30 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.presets import SearchConfig
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
-from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
-from tests.support.toy_translator import (
-    MAX_LENGTH,
-    random_translator,
-    toy_pairs,
-    without_graphs,
-)
+from tests.support.toy_translator import MAX_LENGTH, random_translator, toy_pairs, without_graphs
 
 SOURCES = [source for source, _ in toy_pairs(60, seed=3)]
 
 
-MAKERS = {
-    "pre-norm, learned": lambda: random_translator(
-        seed=3,
-        norm="pre",
-        positions="learned",
-        num_layers=2,
-        share_embeddings="all",
-        output_bias=True,
-    ),
-    "deep, target": lambda: random_translator(
-        seed=4,
-        deviation=0.2,
-        num_layers=3,
-        activation="silu",
-        share_embeddings="target",
-        epsilon=0.1,
-    ),
-    # [UNK] is among the sources' pieces, and what it is called goes by the target.
-    "wordpiece, own softmax": lambda: random_translator(
-        WordPieceTokenizer.train(["abcdefg"], 19),
-        WordPieceTokenizer.train(["ABCDEFGH"], 21),
-        seed=9,
-        deviation=0.2,
-        num_layers=2,
-        suppress_ids=True,
-    ),
-}
+LEARNED = dict(norm="pre", positions="learned", share_embeddings="all", output_bias=True)
+DEEP = dict(deviation=0.2, num_layers=3, activation="silu", share_embeddings="target", epsilon=0.1)
+WORDS = dict(seed=9, deviation=0.2, suppress_ids=True)
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_translations_are_equal(name, tmp_path):
-    translator = without_graphs(MAKERS[name]())
-    path = export_ctranslate2(translator, tmp_path / "model")
+@pytest.mark.parametrize("options", [LEARNED, DEEP, WORDS], ids=["learned", "deep", "wordpiece"])
+def test_translations_are_equal(options, tmp_path):
+    tokenizers = []
+    if options is WORDS:
+        # [UNK] is among the sources' pieces, and what it is called goes by the target.
+        corpora = ("abcdefg", 19), ("ABCDEFGH", 21)
+        tokenizers = [kt.WordPieceTokenizer.train([text], size) for text, size in corpora]
+    options = dict(seed=4, num_layers=2) | options
+    translator = without_graphs(random_translator(*tokenizers, **options))
+    path = kt.export_ctranslate2(translator, tmp_path / "model")
     assert path == tmp_path / "model"
     for beam_size in (1, 4):
-        search = SearchConfig(beam_size=beam_size, length_penalty=0.0)
+        search = kt.SearchConfig(beam_size=beam_size, length_penalty=0.0)
         ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
         theirs = translate_with_ctranslate2(path, SOURCES, beam_size, MAX_LENGTH)
         assert len({best.text for best in ours}) > 10  # not one answer to all
@@ -71,7 +45,7 @@ def test_translations_are_equal(name, tmp_path):
                 # unlike trained ones, are so unsure that this counts.
                 assert a > b
         assert same >= (59 if beam_size == 1 else 50)
-    search = SearchConfig(beam_size=4, length_penalty=0.6, length_norm="length")
+    search = kt.SearchConfig(beam_size=4, length_penalty=0.6, length_norm="length")
     theirs = translate_with_ctranslate2(path, SOURCES, 4, MAX_LENGTH, length_penalty=0.6)
     ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
     same = [(a.score, b) for a, (text, b) in zip(ours, theirs, strict=True) if a.text == text]
@@ -80,22 +54,16 @@ def test_translations_are_equal(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"positions": "relative", "max_distance": 3},
-        {"positions": "bucketed", "max_distance": 18},
-        {"positions": "rotary"},
-        {"positions": "none"},
-    ],
-    ids=lambda options: options["positions"],
+    "positions, distance", [("relative", 3), ("bucketed", 18), ("rotary", None), ("none", None)]
 )
-def test_positions(options, tmp_path):
+def test_positions(positions, distance, tmp_path):
     """The same probabilities, of targets that neither of them has chosen."""
-    translator = random_translator(seed=4, norm="pre", num_layers=2, **options)
-    path = export_ctranslate2(translator, tmp_path / "model")
+    how = dict(positions=positions, max_distance=distance)
+    translator = random_translator(seed=4, norm="pre", num_layers=2, **how)
+    path = kt.export_ctranslate2(translator, tmp_path / "model")
     tokenizer, targets = translator.source_tokenizer, ["ABC", "HG", "DDDDHHHAGG", "E"] * 15
     texts = SOURCES
-    if "max_distance" in options:  # longer than distances that have a bucket to themselves
+    if distance:  # longer than distances that have a bucket to themselves
         texts = [f"{text}{SOURCES[i - 1]}{SOURCES[i - 2]}" for i, text in enumerate(SOURCES)]
     pieces = [
         [[piece.decode() for piece in row] for row in tokenizer.pieces(tokenizer(some)).to_list()]
@@ -119,8 +87,8 @@ def test_directory_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
         ({"deviation": np.nan}, "new", "The model has weights that are not finite, such as "),
     ):
         with pytest.raises(ValueError, match=message):
-            export_ctranslate2(random_translator(**options), tmp_path / name)
+            kt.export_ctranslate2(random_translator(**options), tmp_path / name)
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(ValueError, match=r'pip install "keras-encoder-decoder\[bench\]"'):
-        export_ctranslate2(random_translator(), tmp_path / "new")
+        kt.export_ctranslate2(random_translator(), tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

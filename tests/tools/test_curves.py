@@ -1,6 +1,5 @@
 """The pictures of trainings show what they are given."""
 
-import csv
 import os
 
 import keras
@@ -10,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import keras_transformer as kt
-from keras_transformer.runs.run import COLUMNS, SCORES
+from keras_transformer.runs.run import COLUMNS, SCORES, Run
 from keras_transformer.tools import curves
 from keras_transformer.tools.curves import save_runs_plot
 
@@ -20,13 +19,6 @@ ROWS = [
     (300, 6_000_000, 4.5, 0.0005, 2.0, 3.0, 15.0, 33.5),
 ]
 HISTORY = [dict(zip(COLUMNS + SCORES, row, strict=True)) for row in ROWS]
-
-
-@pytest.fixture(autouse=True)
-def no_window():
-    """pyplot, which opens windows, knows nothing of our figures."""
-    yield
-    assert plt.get_fignums() == []
 
 
 def test_position_encoding_and_learning_rate():
@@ -54,13 +46,9 @@ def curves_of(axis):
     return [line.get_xydata().tolist() for line in axis.lines]
 
 
-def make_run(folder, rows=HISTORY):
-    """A run directory with a history."""
+def make_run(folder):
     folder.mkdir(parents=True)
-    with open(folder / "history.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    Run(folder).write_history(HISTORY)
     return str(folder)
 
 
@@ -68,23 +56,17 @@ def test_run_is_drawn_over_updates_tokens_and_minutes():
     figure = kt.plot_run(HISTORY)
     rate, loss, *scores = figure.axes
     assert curves_of(rate) == [[[100, 0.002], [200, 0.001], [300, 0.0005]]]
-    assert curves_of(loss) == [
-        [[100, 4.5], [200, 3.5], [300, 3]],  # validation
-        [[100, 4], [200, 3], [300, 2]],
-    ]
+    validation, training = [[100, 4.5], [200, 3.5], [300, 3]], [[100, 4], [200, 3], [300, 2]]
+    assert curves_of(loss) == [validation, training]
     assert [line.get_linestyle() for line in loss.lines] == ["-", "--"]
     assert [text.get_text() for text in loss.get_legend().texts] == ["validation", "training"]
-    assert [curves_of(axis) for axis in scores] == [
-        [[[4, 12], [6, 15]]],  # the first validation has no BLEU
-        [[[3, 12], [4.5, 15]]],
-        [[[4, 30], [6, 33.5]]],
-        [[[3, 30], [4.5, 33.5]]],
-    ]
-    labels = [(axis.get_xlabel(), axis.get_ylabel()) for axis in figure.axes]
-    assert labels[:2] == [("steps", "learning rate"), ("steps", "loss in nats per token")]
-    assert [x for x, _ in labels[2:]] == ["target tokens in millions", "minutes"] * 2
-    assert [y.split()[0] for _, y in labels[2:]] == ["BLEU", "BLEU", "chrF", "chrF"]
-    assert not figure.legends
+    bleu = [[4, 12], [6, 15]], [[3, 12], [4.5, 15]]  # the first validation has none
+    chrf = [[4, 30], [6, 33.5]], [[3, 30], [4.5, 33.5]]
+    assert [curves_of(axis) for axis in scores] == [[curve] for curve in (*bleu, *chrf)]
+    across = ["steps", "steps", *["target tokens in millions", "minutes"] * 2]
+    assert [axis.get_xlabel() for axis in figure.axes] == across
+    along = [axis.get_ylabel().split()[0] for axis in figure.axes]
+    assert along == ["learning", "loss", "BLEU", "BLEU", "chrF", "chrF"] and not figure.legends
     assert len(kt.plot_run(HISTORY[:1]).axes) == 2  # scores are drawn where there are any
 
 
@@ -147,11 +129,9 @@ def test_history_that_cannot_be_drawn(tmp_path):
     head = ",".join(COLUMNS) + "\n"
     with pytest.raises(ValueError, match="has no history.csv: give a run"):
         kt.save_run_plot(tmp_path)
-    for text, message in (
-        (head, "has no rows yet"),
-        ("step,loss,val_loss\n1,2,3\n", "is corrupted .'target_tokens'"),
-        (f"{head}1,2,3,4,five,6\n", "is corrupted .*'five'"),
-    ):
+    less = "step,loss,val_loss\n1,2,3\n", "is corrupted .'target_tokens'"
+    wrong = f"{head}1,2,3,4,five,6\n", "is corrupted .*'five'"
+    for text, message in ((head, "has no rows yet"), less, wrong):
         (tmp_path / "history.csv").write_text(text)
         with pytest.raises(ValueError, match=message):
             kt.save_run_plot(tmp_path)

@@ -30,9 +30,7 @@ def cluster_of(text):
     return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
 
 
-# Replicas.
-
-OPTIONS = {"rows": [7, 1], "recipe": "options"}
+OPTIONS = {"rows": [7, 1], "recipe": "adam"}
 WEIGHTS = {"rows": [23, 2, 1], "recipe": "weights"}
 # A first batch that leaves replicas without a row.
 RDROP = {"rows": [1, 3], "recipe": "rdrop"}
@@ -97,18 +95,16 @@ def test_without_a_gpu_the_cpu_is_taken(name):
 
 def test_strategies_that_cannot_be_made(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    with pytest.raises(ValueError, match="already initialized the CPU: call make_strategy before"):
-        make_strategy("mirrored", logical_devices=7)
-    with pytest.raises(ValueError, match="strategy must be one of auto, one, .* received 'many'"):
-        make_strategy("many")
-    with pytest.raises(ValueError, match='"multiworker" needs TF_CONFIG'):
-        make_strategy("multiworker")
+    for arguments, message in (
+        (("mirrored", 7), "already initialized the CPU: call make_strategy before"),
+        (("many",), "strategy must be one of auto, one, .* received 'many'"),
+        (("multiworker",), '"multiworker" needs TF_CONFIG'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_strategy(*arguments)
 
 
-# TF_CONFIG.
-
-
-def test_workers_in_the_order_of_their_numbers():
+def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
     assert read_cluster({}) is None is cluster_of(" ")
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
     operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
@@ -117,30 +113,22 @@ def test_workers_in_the_order_of_their_numbers():
         cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
         assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
         assert cluster.is_chief == (number == 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    for text in (
         "workers",
         "[]",
         {"cluster": {"worker": ["a:1"]}},
         WORKERS | {"task": {"type": "evaluator", "index": 0}},
         WORKERS | {"task": {"type": "worker", "index": 2}},
         WORKERS | {"cluster": {"worker": ["a", "b:2"]}},
-    ],
-)
-def test_invalid_clusters(text):
-    with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the task"):
-        cluster_of(text)
+    ):
+        with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the"):
+            cluster_of(text)
 
 
 def test_a_worker_that_never_comes():
     here, there = free_ports(2)
     cluster = Cluster((f"127.0.0.1:{there}", f"127.0.0.1:{here}"), 1)
-    with pytest.raises(
-        ValueError, match=rf"the chief \(127.0.0.1:{there}\) did not respond within"
-    ):
+    with pytest.raises(ValueError, match=rf"the chief \(127.0.0.1:{there}\) did not respond"):
         wait_for_workers(cluster, 0.5)
     with socket.create_server(("127.0.0.1", there)):
         wait_for_workers(cluster, 5)
@@ -173,9 +161,6 @@ def test_a_worker_that_hangs_is_killed():
     assert re.match(lost, said)
 
 
-# Batches.
-
-
 def test_a_workers_replicas_take_its_rows_in_turns():
     ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
     one, two, three = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
@@ -186,9 +171,6 @@ def test_a_workers_replicas_take_its_rows_in_turns():
     ]
     _, last = split_for_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2)
     assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
-
-
-# Processes.
 
 
 def free_ports(count):
@@ -202,11 +184,11 @@ def started(*trainings):
     """Processes that train together, each with trainings of its own; one alone is no worker."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(len(trainings))]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("TF_CONFIG", None)
     with contextlib.ExitStack() as stack:
         processes = []
         for index, mine in enumerate(trainings):
-            environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-            environment["PYTHONPATH"] = str(ROOT)
             if len(trainings) > 1:
                 task = {"type": "worker", "index": index}
                 config = {"cluster": {"worker": addresses}, "task": task}
@@ -240,10 +222,9 @@ def assert_equal(one, two, tolerance):
     "dead", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ordeal)]
 )
 def test_two_workers_equal_one_device_though_one_dies(dead, tmp_path):
-    """With accumulation, clipping, weight decay, a running mean and the fused loss; no dropout.
+    """The chief after eight updates, the other one after any number: its peer ends by itself.
 
-    The chief dies after eight updates; the other after any number of them. The other one ends by
-    itself, naming it; started again, they come to what they would have.
+    Started again, they come to what they would have.
     """
     last = 8 if dead == 0 else random.randrange(1, 10)  # an epoch's history is not saved
     (tmp_path / "points").mkdir()  # before there is one

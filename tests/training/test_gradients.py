@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import keras_transformer as kt
 from keras_transformer.training import gradients
+from tests.support import oracle
 
 MASKS = [[2.0, 2.0, 0.0, 0.0] * 4, [0.0, 2.0, 0.0, 2.0] * 4]  # of R-Drop's two passes
 
@@ -31,8 +32,7 @@ def distance(some, others):
 
 
 class Small(kt.TokenTrainer):
-    """An embedding; two passes have different masks. Its softmax has the same matrix, one of its
-    own, or one that is computed from a weight."""
+    """An embedding and a softmax, of the same matrix, its own, or one computed of a weight."""
 
     fused_loss = True
 
@@ -101,9 +101,6 @@ def assert_same(some, others, tolerance=1e-5):
     assert distance(some[2], others[2]) < tolerance
 
 
-# Slices, the fused loss.
-
-
 @settings(max_examples=settings().max_examples // 2)
 @given(
     rows=st.sampled_from([1, 4, 6]),
@@ -118,10 +115,7 @@ def assert_same(some, others, tolerance=1e-5):
 def test_slices_of_the_fused_loss_equal_the_logits_of_the_whole_batch(
     rows, steps, parallel, matrix, weights, dtype, **common
 ):
-    """Whatever the labels that are ignored, and where a slice has no row at all.
-
-    Sample weights, of rows or of tokens, need logits.
-    """
+    """Whatever the labels that are ignored; sample weights need logits."""
     (_, x), y = batch(rows)
     more = () if weights is None else (np.random.default_rng(1).random(weights)[:rows],)
     whole = small_update((x, y, *more), OwnCall, matrix, **common)
@@ -172,33 +166,24 @@ def test_slices_in_graphs():
     assert_same(found[2], found[0])
 
 
-class Penalty(keras.layers.Layer):
-    def call(self, x, training=None):
-        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
-        return x
-
-
-@pytest.mark.parametrize("layer", [keras.layers.BatchNormalization, Penalty])
-def test_fewer_rows_than_slices(layer):
+def test_fewer_rows_than_slices():
     """No slice is empty: a mean over no rows is NaN."""
 
-    class Around(kt.TokenTrainer):
+    class Penalized(kt.TokenTrainer):
         def __init__(self):
             super().__init__()
-            self.inner, self.out = layer(), keras.layers.Dense(20)
+            self.inner, self.out = keras.layers.BatchNormalization(), keras.layers.Dense(20)
 
         def call(self, x, training=None):
+            self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
             return self.out(self.inner(x, training=training))
 
     _, y = batch(1)
     x = np.random.default_rng(0).normal(size=(1, 9, 8)).astype("float32")
     for option in ({"accumulation_steps": 4}, {"parallel": 4}):
-        _, logs, changes = update(Around(), (x, y), **option)
+        _, logs, changes = update(Penalized(), (x, y), **option)
         assert logs["target_tokens"] == 1 and np.isfinite(logs["loss"])
         assert all(np.isfinite(change).all() for change in changes)
-
-
-# Who computes the loss.
 
 
 class DoublesLoss(Small):
@@ -206,22 +191,14 @@ class DoublesLoss(Small):
         return 2 * super().compute_loss(*args, **kwargs)
 
 
-class Declares(OwnCall):
-    fused_loss = True
-
-
-class Undeclared(Small):
-    fused_loss = False
-
-
 @pytest.mark.parametrize(
     "kind, metrics, is_fused",
     [
         (Small, None, True),
-        (Declares, None, True),
+        (type("Declares", (OwnCall,), {"fused_loss": True}), None, True),
         (OwnCall, [], False),
         (DoublesLoss, [], False),
-        (Undeclared, [], False),
+        (type("Undeclared", (Small,), {"fused_loss": False}), [], False),
         (Small, ["sparse_top_k_categorical_accuracy"], False),
     ],
 )
@@ -257,17 +234,11 @@ def test_training_follows_an_overridden_encode_or_decode(method):
     np.testing.assert_allclose(model((source, target)), decoded, atol=1e-6)
 
 
-# What the optimizer gets.
-
-
 @pytest.mark.parametrize(
     "optimizer, matrix", [(keras.optimizers.Adam, "shared"), (kt.EMAAdam, "own")]
 )
 def test_first_step_of_adam_is_the_learning_rate(optimizer, matrix):
-    """However often an id occurs: of a gradient g, Adam's first step is g / |g|.
-
-    Optimizers of Keras take the rows of a sparse gradient for separate gradients.
-    """
+    """However often an id occurs, whose rows Keras' optimizers take for separate gradients."""
     (_, x), y = batch()
     found = []
     for options in ({}, {"clip_norm": 1e9}, {"accumulation_steps": 2}, {"fused_loss": False}):
@@ -285,12 +256,10 @@ def test_rows_are_added_to_a_dense_gradient_once():
     model.build()
     data = tf.nest.map_structure(tf.constant, (x, y))
     graph = tf.function(model.train_step, autograph=False).get_concrete_function(data).graph
-    pruned = tf.compat.v1.graph_util.extract_sub_graph(
-        graph.as_graph_def(), [op.name for op in graph.get_operations() if "Assign" in op.type]
-    )
+    assigned = [op.name for op in graph.get_operations() if "Assign" in op.type]
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), assigned)
     kinds = [node.op for node in pruned.node]
-    assert kinds.count("TensorScatterAdd") == 1
-    assert kinds.count("TensorScatterSub") == 0
+    assert (kinds.count("TensorScatterAdd"), kinds.count("TensorScatterSub")) == (1, 0)
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulation_steps": 2}])
@@ -317,32 +286,20 @@ def test_gradients_are_clipped_together(precision, parts):
     assert step == pytest.approx(0.3 * 0.01, rel=1e-2)
 
 
-# R-Drop. Its loss is compared with float64 in tests/kernels, too.
-
-
-def float64_loss(model, weights, alpha):
-    """The loss from the two passes, and the penalty."""
+def test_loss_of_two_passes():
+    """By logits, for the sample weights; the fused one: `tests/kernels`."""
     (_, x), y = batch()
-    states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
-    logits = np.stack([states * mask for mask in MASKS]) @ matrix.T
-    log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    label = np.take_along_axis(log_p, np.stack([y, y])[..., None].astype(int), -1)[..., 0]
-    losses = (-0.9 * label - 0.1 * log_p.mean(axis=-1)).mean(axis=0)
-    p, log_ratio = np.exp(log_p), log_p[0] - log_p[1]
-    losses += alpha / 4 * ((p[0] - p[1]) * log_ratio).sum(axis=-1)
-    return (weights * losses).sum() / weights.sum() + (np.array(model.own, "float64") ** 2).sum()
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_loss_of_two_passes(weighted):
-    """Sample weights need logits; without them the loss is fused."""
-    (_, x), y = batch()
-    given = np.random.default_rng(1).random(y.shape, "float32") if weighted else None
-    weights = (y != kt.PAD) * (given if weighted else 1.0)
+    given = np.random.default_rng(1).random(y.shape, "float32")
     model = Small("own")
     model.build()
-    expected, without = (float64_loss(model, weights, alpha) for alpha in (2.0, 0.0))
-    _, logs, _ = update(model, (x, y) if given is None else (x, y, given), rdrop=2.0)
-    assert logs["loss"] == pytest.approx(expected, rel=1e-5)
-    assert abs(expected - without) > 1e-2
+    weights = (y != kt.PAD) * given
+    states, matrix = (np.array(x, "float64") for x in model.softmax_inputs(x))
+    passes = np.stack([states * mask for mask in MASKS]).reshape(2, y.size, -1)
+    expected, without = (
+        oracle.rdrop_loss(passes, matrix, y.ravel(), weights.ravel(), 0.1, alpha) / weights.sum()
+        + (matrix**2).sum()
+        for alpha in (2.0, 0.0)
+    )
+    _, logs, _ = update(model, (x, y, given), rdrop=2.0)
+    assert logs["loss"] == pytest.approx(expected, rel=1e-5) and abs(expected - without) > 1e-2
     assert logs["target_tokens"] == (y != kt.PAD).sum(), "tokens count once"

@@ -1,9 +1,7 @@
-"""What works around Keras, and canaries: tests that fail once Keras no longer needs it.
+"""Workarounds of Keras; canaries fail once it needs none. Replicas: `test_distribution.py`."""
 
-Replicas: `test_distribution.py`; memory that graphs keep: `test_memory.py`.
-"""
-
-import ast
+import gc
+import re
 import threading
 
 import keras
@@ -11,45 +9,35 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import keras_transformer as kt
 from keras_transformer.training.keras_workarounds import building_zeros
 from tests.support.paths import ROOT
 from tests.training.test_gradients import Small, batch
 
-# Building.
-
 (_, X), Y = batch(6)
+LOSS = kt.SmoothedCrossEntropy()
 
 
 class Counted(Small):
-    """Counts the traces of its steps."""
-
     def __init__(self):
         super().__init__()
-        self.traces = {"train": 0, "test": 0}
+        self.traces = 0
 
     def train_step(self, data):
-        self.traces["train"] += 1
+        self.traces += 1
         return super().train_step(data)
-
-    def test_step(self, data):
-        self.traces["test"] += 1
-        return super().test_step(data)
 
 
 class Untraceable(Counted):
-    """Cannot be called outside of its steps."""
-
     def call(self, inputs, training=None):
-        if not any(self.traces.values()):
+        if not self.traces:
             raise TypeError("There is nothing to see yet.")
         return super().call(inputs, training=training)
 
 
 class KerasOwn(Counted):
-    """Builds as Keras does."""
-
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         pass
 
@@ -58,9 +46,7 @@ def fitted(kind):
     """A model after two epochs of two updates, and its history."""
     keras.utils.set_random_seed(4)
     model = kind()
-    model.compile(
-        "adam", kt.SmoothedCrossEntropy(), metrics=[kt.MaskedAccuracy()], jit_compile=False
-    )
+    model.compile("adam", LOSS, metrics=[kt.MaskedAccuracy()], jit_compile=False)
     options = dict(batch_size=3, epochs=2, shuffle=False, verbose=0, validation_data=(X, Y))
     return model, model.fit(X, Y, **options).history
 
@@ -69,29 +55,18 @@ def test_a_step_is_traced_once_and_metrics_start_from_nothing():
     """A canary, too: once it fails, Keras builds ahead by itself."""
     ours, history = fitted(Counted)
     theirs, expected = fitted(KerasOwn)
-    assert (ours.traces["train"], theirs.traces["train"]) == (1, 2)
+    assert (ours.traces, theirs.traces) == (1, 2)
     assert history == expected and ours.optimizer.iterations == 4
     untraceable, _ = fitted(Untraceable)
-    assert untraceable.traces["train"] > 1 and untraceable.optimizer.iterations == 4
+    assert untraceable.traces > 1 and untraceable.optimizer.iterations == 4
 
 
 def test_one_batch_by_hand():
     model = Counted()
-    model.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
+    model.compile("adam", LOSS, jit_compile=False)
     first, second = (model.train_on_batch(X, Y, return_dict=True) for _ in range(2))
-    assert model.traces["train"] == 1
+    assert model.traces == 1
     assert second["loss"] < first["loss"]
-
-
-# Functional models.
-
-
-class Base(keras.Model):
-    pass
-
-
-class OfBase(Base):
-    pass
 
 
 def inputs_and_outputs():
@@ -106,14 +81,10 @@ def test_functional_models_are_refused():
             with pytest.raises(ValueError, match="cannot be made of inputs and outputs"):
                 kind(*args, **kwargs)
     kt.Transformer(20, 20, 1, 16, 2, 32)
-
-
-def test_keras_still_changes_the_bases_of_other_classes():
-    OfBase(*inputs_and_outputs())
-    assert Base.__bases__ != (keras.Model,)
-
-
-# Replicas.
+    # Keras still changes the bases of other classes.
+    base = type("Base", (keras.Model,), {})
+    type("OfBase", (base,), {})(*inputs_and_outputs())
+    assert base.__bases__ != (keras.Model,)
 
 
 def test_all_reduce_still_has_a_custom_gradient():
@@ -128,17 +99,9 @@ def test_all_reduce_still_has_a_custom_gradient():
     assert len(ops.gradient_registry.list()) > before
 
 
-# Private members.
-
-
 def test_private_modules_of_keras_are_not_imported():
-    users = {
-        path.name
-        for path in (ROOT / "keras_transformer").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom | ast.Import) and "keras.src" in ast.unparse(node)
-    }
-    assert not users
+    for path in (ROOT / "keras_transformer").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) keras\.src", path.read_text(), re.MULTILINE), path
 
 
 def test_weights_that_are_loaded_begin_as_zeros():
@@ -170,3 +133,45 @@ def test_two_threads_that_load_restore_the_initializers():
     leave.set()
     thread.join()
     assert keras.initializers.VarianceScaling.__call__ is original
+
+
+def make_model(**options):
+    return kt.Transformer(20, 20, 1, 16, 2, 32, **options)
+
+
+def fit():
+    model = make_model(dtype="mixed_float16")
+    model.compile("adam", LOSS, jit_compile=False, clip_norm=1.0, accumulation_steps=2)
+    model.fit((X, X), Y, validation_data=((X, X), Y), verbose=0)
+
+
+def predict():
+    make_model().predict((X, X), verbose=0)
+
+
+def differentiate():
+    """One layer of ours in somebody's function, which stays for as long as its model does."""
+    layers = kt.FeedForward(16, 32), kt.MultiHeadAttention(2, 8), kt.EncoderLayer(16, 2, 32)
+
+    @tf.function
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layers[2](layers[1](layers[0](x), x))
+        return tape.gradient(y, x)
+
+    gradients(tf.random.normal((2, 5, 16)))
+
+
+def living_graphs():
+    keras.backend.clear_session()
+    gc.collect()
+    return sum(isinstance(x, FuncGraph) for x in gc.get_objects())
+
+
+@pytest.mark.parametrize("use", [fit, predict, differentiate])
+def test_no_graph_outlives_its_model(use):
+    use()  # what is made once stays
+    before = living_graphs()
+    use()
+    assert living_graphs() == before

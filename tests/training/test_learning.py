@@ -1,16 +1,14 @@
 """What a working Transformer must learn within a stated number of steps."""
 
-import random
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.data.text_files import read_pairs
 from keras_transformer.train import train
 from keras_transformer.translation.corpus_scores import corpus_scores
+from tests.support.made_up_text import write_text
 from tests.training.test_gradients import batch
 
 
@@ -29,22 +27,11 @@ def test_one_batch_is_learned_by_heart():
     assert floor <= loss < floor + 0.02
 
 
-def write_pairs(folder):
-    """Random words on both sides: nothing about a target can be guessed."""
-    chooser = random.Random(3)
-    words = [a + b + c for a in "bdfgklmn" for b in "aeiou" for c in "rs"]
-    paths = [str(folder / name) for name in ("source", "target")]
-    for path in paths:
-        lines = [" ".join(chooser.choices(words, k=chooser.randint(4, 7))) for _ in range(100)]
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-    return paths
-
-
 @pytest.mark.slow
 def test_100_pairs_are_learned_by_heart(tmp_path):
     """From files to 95 BLEU within 400 updates, with a greedy search and with a beam."""
-    files = write_pairs(tmp_path)
+    # Random words on both sides: nothing about a target can be guessed.
+    files = write_text(tmp_path, 100, seed=3, words=80, length=5)
     sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=64)
     config = kt.TrainConfig(
         *files,
@@ -61,7 +48,7 @@ def test_100_pairs_are_learned_by_heart(tmp_path):
     )
     history = train(config, tmp_path / "run")
     assert history["val_bleu"][-1] >= 95
-    sources, targets, *_ = zip(*read_pairs(*files), strict=True)
+    sources, targets, *_ = zip(*kt.read_pairs(*files), strict=True)
     beam = kt.SearchConfig(beam_size=5, length_penalty=1.0)
     outputs = kt.load(tmp_path / "run").translate(sources, search=beam)
     assert corpus_scores(outputs, targets)["bleu"] >= 95

@@ -1,18 +1,21 @@
 """The optimizer, its learning rate by equation 3 of the paper, and the end of what diverges."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.training.optimizer import EMAAdam
+
+COOLDOWN = {"cooldown_steps": 4, "total_steps": 10}
 
 
 def means_of(momentum, values):
     """What the optimizer keeps as the mean of a weight that takes these values."""
     weight = keras.Variable([0.0])
-    optimizer = EMAAdam(1e-3, use_ema=True, ema_momentum=momentum)
+    optimizer = kt.EMAAdam(1e-3, use_ema=True, ema_momentum=momentum)
     optimizer.build([weight])
     means = []
     for value in values:
@@ -33,16 +36,22 @@ def test_momentum_grows_from_nothing_to_what_was_asked_for():
     assert means_of(0.1, [5.0, 7.0, 4.0]) == pytest.approx([5.0, 6.8, 4.28], rel=1e-6)
 
 
-def test_configuration_of_the_optimizer():
-    optimizer = keras.optimizers.deserialize(
-        keras.optimizers.serialize(EMAAdam(use_ema=True, ema_momentum=0.5))
-    )
-    assert isinstance(optimizer, EMAAdam) and optimizer.get_config()["ema_momentum"] == 0.5
-    with pytest.raises(ValueError, match="ema_momentum"):
-        EMAAdam(use_ema=True, ema_momentum=2.0)
-
-
-# The update.
+@pytest.mark.parametrize(
+    "kind, arguments",
+    [
+        (kt.EMAAdam, {"use_ema": True, "ema_momentum": 0.5}),
+        (kt.WarmupInverseSqrt, {"d_model": 64}),
+        (kt.WarmupInverseSqrt, {"peak": 0.1, "warmup_steps": 7, **COOLDOWN}),
+        (kt.SmoothedCrossEntropy, {"label_smoothing": 0.2, "name": "own"}),
+        (kt.MaskedAccuracy, {"name": "own"}),
+        (kt.Perplexity, {"name": "own"}),
+    ],
+)
+def test_configuration_round_trip(kind, arguments):
+    made = kind(**arguments)
+    twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
+    assert type(twin) is kind and twin.get_config() == made.get_config()
+    assert twin.get_config().items() >= arguments.items()
 
 
 def updates(kind, gradients, start, **options):
@@ -66,7 +75,7 @@ def test_update_by_hand():
         v = 0.98 * v + 0.02 * gradient**2
         weight = weight - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.98**t)) + 1e-9)
         expected.append(weight)
-    found = updates(EMAAdam, gradients.astype("float32"), start.astype("float32"))
+    found = updates(kt.EMAAdam, gradients.astype("float32"), start.astype("float32"))
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
 
@@ -79,14 +88,14 @@ def test_updates_are_those_of_keras(options):
     rows = tf.IndexedSlices(tf.constant(random.normal(size=(2, 4)), tf.float32), [1, 4], (6, 4))
     gradients = [*random.normal(size=(3, 6, 4)).astype("float32"), rows]
     ours, theirs = (
-        updates(k, gradients, start, **options) for k in (EMAAdam, keras.optimizers.Adam)
+        updates(k, gradients, start, **options) for k in (kt.EMAAdam, keras.optimizers.Adam)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_one_operation_for_each_variable():
     weights = [keras.Variable(np.ones((2, 3), "float32")) for _ in range(3)]
-    optimizer = EMAAdam(1e-3)
+    optimizer = kt.EMAAdam(1e-3)
     optimizer.build(weights)
     step = tf.function(lambda gradients: optimizer.apply(gradients, weights))
     graph = step.get_concrete_function([tf.ones((2, 3))] * 3).graph
@@ -99,12 +108,10 @@ def test_one_operation_for_each_variable():
 def test_rows_that_occur_several_times_make_one_gradient():
     rows = tf.IndexedSlices(tf.ones((3, 4)), [1, 1, 4], (6, 4))
     steps = (
-        updates(EMAAdam, [x], np.zeros((6, 4), "float32")) for x in (rows, tf.zeros((6, 4)) + rows)
+        updates(kt.EMAAdam, [x], np.zeros((6, 4), "float32"))
+        for x in (rows, tf.zeros((6, 4)) + rows)
     )
     np.testing.assert_array_equal(*steps)
-
-
-# The learning rate.
 
 
 @pytest.mark.parametrize(
@@ -119,19 +126,13 @@ def test_equation_3(step, d_model):
     assert traced.dtype == "float32" and float(traced) == pytest.approx(expected, rel=1e-5)
 
 
-COOLDOWN = {"cooldown_steps": 4, "total_steps": 10}
-
-
-def test_peak():
+def test_peak_and_cooldown():
     schedule = kt.WarmupInverseSqrt(peak=0.02, warmup_steps=10)
     rates = [float(schedule(step)) for step in range(41)]
     assert rates[:10] == pytest.approx([0.002 * (i + 1) for i in range(10)])
     assert rates[39] == pytest.approx(0.01)
     assert max(rates) == rates[9] == pytest.approx(0.02)
-
-
-def test_cooldown():
-    """The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves."""
+    # The last four of ten steps are at 4/4, 3/4, 2/4 and 1/4 of the height; then nothing moves.
     plain = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2)
     schedule = kt.WarmupInverseSqrt(peak=0.1, warmup_steps=2, **COOLDOWN)
     shares = [float(schedule(step) / plain(step)) for step in range(12)]
@@ -140,39 +141,7 @@ def test_cooldown():
     assert float(whole(1)) == pytest.approx(0.1 * 0.75)  # may begin in the warm-up
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"d_model": 64}, {"peak": 0.1, "warmup_steps": 7, "cooldown_steps": 5, "total_steps": 6}],
-)
-def test_configuration_round_trip(arguments):
-    schedule = kt.WarmupInverseSqrt(**arguments)
-    described = keras.optimizers.schedules.serialize(schedule)
-    twin = keras.optimizers.schedules.deserialize(described)
-    assert isinstance(twin, kt.WarmupInverseSqrt)
-    assert twin.get_config() == schedule.get_config()
-    assert float(twin(3)) == float(schedule(3))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "Name d_model or peak, received d_model=None and peak=None"),
-        ({"d_model": 512, "peak": 4000}, "Name d_model or peak, .*peak=4000"),  # without names
-        ({"d_model": 8, "warmup_steps": 0}, "warmup_steps must be at least 1, received 0"),
-        ({"d_model": 1e-3}, "d_model must be at least 1, received 0.001"),
-        ({"peak": float("nan")}, "peak must be a number above 0, received nan"),
-        ({"peak": 1, "cooldown_steps": 2}, "must be in 0 … total_steps=None, received 2"),
-        ({"peak": 1, "cooldown_steps": 2, "total_steps": 1}, "in 0 … total_steps=1, received 2"),
-        ({"peak": 1, "cooldown_steps": -1, "total_steps": 1}, "received -1"),
-    ],
-)
-def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kt.WarmupInverseSqrt(**arguments)
-
-
 # A training stops at the first step whose loss or gradient norm is not finite.
-
 IDS = np.array([[4, 5, 6, 7], [7, 8, 3, 0], [9, 4, 3, 0]], "int32")
 
 
@@ -189,34 +158,27 @@ class Tagger(kt.TokenTrainer):
         return logits + keras.ops.sqrt(keras.ops.cast(self.w, logits.dtype))
 
 
-class Setting(keras.callbacks.Callback):
-    """Sets a weight before some of the updates, counted from 1 over all epochs."""
-
-    def __init__(self, variable, values):
-        super().__init__()
-        self.variable, self.values, self.update = variable, values, 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.update += 1
-        if self.update in self.values:
-            self.variable.assign(np.broadcast_to(self.values[self.update], self.variable.shape))
-
-
-def compiled(optimizer=None, model=None, **options):
+def compiled(optimizer=None, model=None, parallel=1, **options):
     keras.utils.set_random_seed(1)
     model = model or Tagger()
-    model.parallel_microbatches = options.pop("parallel_microbatches", 1)
+    model.parallel_microbatches = parallel
     options = dict(jit_compile=False, metrics=[kt.TargetTokens()]) | options
     model.compile(optimizer or keras.optimizers.SGD(0.1), kt.SmoothedCrossEntropy(), **options)
     return model
 
 
-def fit(model, variable, values, steps=4, x=IDS):
-    """Two epochs, in which a weight is set; the history."""
-    dataset = tf.data.Dataset.from_tensors((x, IDS)).repeat(2 * steps)
-    callbacks = [Setting(variable, values), kt.StopOnDivergence()]
+def fit(model, values, steps=4):
+    """Two epochs, in which w is set before some updates, counted from 1; the history."""
+    updates = itertools.count(1)
+
+    def set_w(batch, logs):
+        if (number := next(updates)) in values:
+            model.w.assign(values[number])
+
+    setting = keras.callbacks.LambdaCallback(on_train_batch_begin=set_w)
+    dataset = tf.data.Dataset.from_tensors((IDS, IDS)).repeat(2 * steps)
     options = dict(epochs=2, steps_per_epoch=steps, shuffle=False, verbose=0)
-    return model.fit(dataset, callbacks=callbacks, **options).history
+    return model.fit(dataset, callbacks=[setting, kt.StopOnDivergence()], **options).history
 
 
 @pytest.mark.parametrize(
@@ -224,16 +186,16 @@ def fit(model, variable, values, steps=4, x=IDS):
     [
         (np.nan, {"jit_compile": True}),
         (0.0, {"run_eagerly": True}),
-        (0.0, {"accumulation_steps": 2, "parallel_microbatches": 2, "clip_norm": 1.0}),
+        (0.0, {"accumulation_steps": 2, "parallel": 2, "clip_norm": 1.0}),
     ],
 )
 def test_the_step_is_named(value, options):
     """Also where the gradient alone is not finite: the loss is the same for any w."""
     model = compiled(**options)
     with pytest.raises(FloatingPointError) as caught:
-        fit(model, model.w, {7: value})
-    said = "the loss or the gradient norm of step 3 of epoch 2 is not finite, at a learning rate of"
-    assert f"{said} 0.1. Train again with a smaller learning rate" in str(caught.value)
+        fit(model, {7: value})
+    for said in ("step 3 of epoch 2 is not finite", "learning rate of 0.1", "a smaller learning"):
+        assert said in str(caught.value)
 
 
 def test_a_validation_loss():
@@ -247,9 +209,6 @@ def test_a_validation_loss():
         model.fit(IDS, IDS, validation_data=(IDS, IDS), callbacks=callbacks, verbose=0)
 
 
-# With a loss scale.
-
-
 def scaled(scale):
     keras.utils.set_random_seed(1)
     inner = keras.optimizers.SGD(0.1)
@@ -261,7 +220,7 @@ def test_a_loss_scale_falls_to_its_floor_first():
     """Steps 2 and 3 are skipped, at scales 4 and 2; at 1, the training has diverged."""
     model = scaled(4.0)
     with pytest.raises(FloatingPointError, match="step 4 of epoch 1"):
-        fit(model, model.w, {2: 0.0})
+        fit(model, {2: 0.0})
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
@@ -271,7 +230,7 @@ def test_a_step_that_is_skipped(value):
 
     def losses(values, steps):
         model = scaled(16.0)
-        return model, fit(model, model.w, values, steps=steps)["loss"][0]
+        return model, fit(model, values, steps=steps)["loss"][0]
 
     (_, first), (_, two) = losses({}, 1), losses({}, 2)
     second = 2 * two - first

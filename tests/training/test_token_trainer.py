@@ -33,11 +33,7 @@ class Tagger(kt.TokenTrainer):
         return self.out(self.embedding(ids))
 
 
-# What is refused, with a sentence.
-
-
 def dataset(x, y):
-    """One batch of unknown sizes."""
     signature = (tf.TensorSpec((None, None), tf.int32),) * 2
     data = tf.data.Dataset.from_generator(lambda: iter([(x, y)]), output_signature=signature)
     return data.apply(tf.data.experimental.assert_cardinality(1))
@@ -59,32 +55,6 @@ def test_what_only_the_graph_of_a_step_can_see(fused):
             use(dataset(np.full_like(X, 29), Y))
 
 
-def test_class_weight_is_refused():
-    """Keras would weigh each sentence by the position of its largest id."""
-    model = Small()
-    model.compile("sgd", kt.SmoothedCrossEntropy())
-    for learn in (model.fit, model.train_on_batch):
-        with pytest.raises(ValueError, match="class_weight is not supported: pass sample_weight"):
-            learn(X, Y, class_weight={1: 2.0})
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
-        ({"clip_norm": "1"}, "clip_norm must be above 0, received '1'"),
-        ({"accumulation_steps": 2.0}, "accumulation_steps must be a positive integer"),
-        ({"rdrop": float("nan")}, "rdrop must be a number of at least 0, received nan"),
-        ({"fused_loss": "yes"}, 'fused_loss must be "auto", True or False'),
-    ],
-)
-def test_compile_arguments_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        Small().compile("sgd", kt.SmoothedCrossEntropy(), **options)
-
-
-# Losses that are no mean over target tokens.
-
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
@@ -100,8 +70,6 @@ class TwoOutputs(Tagger):
 
 
 class Classifier(kt.TokenTrainer):
-    """One label for each row."""
-
     def __init__(self):
         super().__init__()
         self.embedding, self.out = keras.layers.Embedding(V, 8), keras.layers.Dense(3)
@@ -110,54 +78,49 @@ class Classifier(kt.TokenTrainer):
         return self.out(keras.ops.mean(self.embedding(ids), axis=1))
 
 
-@pytest.mark.parametrize(
-    "kind, loss, option",
-    [
-        (Tagger, KERAS, {"accumulation_steps": 2}),
-        (Tagger, keras.losses.dice, {"rdrop": 2.0}),
-        (Tagger, [kt.SmoothedCrossEntropy()], {"parallel": 2}),
-        (Tagger, kt.SmoothedCrossEntropy(reduction="sum"), {"accumulation_steps": 2}),
-        (WithTerm, kt.SmoothedCrossEntropy(), {"rdrop": 2.0}),
-        (TwoOutputs, kt.SmoothedCrossEntropy(), {"parallel": 2}),
-    ],
-)
-def test_slices_and_rdrop_of_other_losses_are_refused(kind, loss, option):
-    model = kind()
-    model.parallel_microbatches = option.pop("parallel", 1)
-    model.compile("sgd", loss, **option)
-    with pytest.raises(ValueError, match="accumulation_steps, .* and rdrop need one output"):
-        model.train_step((X, (Y, Y) if kind is TwoOutputs else Y))
+def test_slices_and_rdrop_of_other_losses_are_refused():
+    ours = kt.SmoothedCrossEntropy
+    for model, loss, parallel, options in (
+        (Tagger(), KERAS, 1, {"accumulation_steps": 2}),
+        (Tagger(), keras.losses.dice, 1, {"rdrop": 2.0}),
+        (Tagger(), [ours()], 2, {}),
+        (Tagger(), ours(reduction="sum"), 1, {"accumulation_steps": 2}),
+        (WithTerm(), ours(), 1, {"rdrop": 2.0}),
+        (TwoOutputs(), ours(), 2, {}),
+    ):
+        model.parallel_microbatches = parallel
+        model.compile("sgd", loss, **options)
+        with pytest.raises(ValueError, match="accumulation_steps, .* and rdrop need one output"):
+            model.train_step((X, (Y, Y) if isinstance(model, TwoOutputs) else Y))
 
 
 @pytest.mark.parametrize("make", [Classifier, lambda: Tagger(True), lambda: WithTerm(True)])
 def test_other_losses_are_those_of_keras(make):
     """Also where the outputs carry a mask, which the losses of Keras honour."""
-    found = []
+    found, data = [], (tf.constant(X), tf.constant(Y[:, 0] % 3 if make is Classifier else Y))
     for own in (True, False):
         keras.utils.set_random_seed(2)
         model = make()
         metrics = [keras.metrics.SparseCategoricalAccuracy()]
         model.compile(keras.optimizers.SGD(0.5), KERAS, metrics=metrics, jit_compile=False)
-        if not own:
-            model.train_step = functools.partial(keras.Model.train_step, model)
-        data = tf.constant(X), tf.constant(Y[:, 0] % 3 if make is Classifier else Y)
         model(data[0])
         before = model.get_weights()
-        logs = logs_of(model.train_step, data)
-        found.append((logs, [a - b for a, b in zip(model.get_weights(), before, strict=True)]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    assert (
-        distance(found[0][1], found[1][1]) < 1e-6 < distance(found[0][1], [0 * x for x in before])
-    )
+        step = model.train_step if own else functools.partial(keras.Model.train_step, model)
+        found.append((logs_of(step, data), model.get_weights()))
+    (logs, weights), (expected, others) = found
+    assert logs == pytest.approx(expected, rel=1e-5)
+    assert distance(weights, others) < 1e-6 < distance(weights, before)
 
 
-@pytest.mark.parametrize("options", [{"loss_weights": 3.0}, {"reduction": "sum"}])
-def test_weights_and_reductions_of_the_loss(options):
+@pytest.mark.parametrize(
+    "reduction, weight, times",
+    [("mean_with_sample_weight", 3.0, 3.0), ("sum", None, np.count_nonzero(Y))],
+)
+def test_weights_and_reductions_of_the_loss(reduction, weight, times):
     """Only the usual mean has a fused loss."""
-    reduction = options.pop("reduction", "mean_with_sample_weight")
     model, data = Small(), (tf.constant(X), tf.constant(Y))
-    model.compile("sgd", kt.SmoothedCrossEntropy(0.1, reduction=reduction), **options)
-    times = 3.0 if options else np.count_nonzero(Y)
+    loss = kt.SmoothedCrossEntropy(0.1, reduction=reduction)
+    model.compile("sgd", loss, loss_weights=weight)
     expected = times * kt.SmoothedCrossEntropy(0.1)(Y, model(X)) + sum(model.losses)
     for step in (model.test_step, model.train_step):
         assert logs_of(step, data)["loss"] == pytest.approx(float(expected), rel=1e-5)
@@ -183,9 +146,6 @@ def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
         assert distance(found[0][2], other[2]) < 1e-6
 
 
-# What files keep, and refuse.
-
-
 def test_compile_arguments_are_saved_with_the_model(tmp_path):
     """But not what belongs to the machine."""
     model = small_model()
@@ -205,8 +165,7 @@ def test_compile_arguments_are_saved_with_the_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("of_file", "of_model"),
-    [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})],
+    ("of_file", "of_model"), [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})]
 )
 def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
     larger = randomize(small_model(**of_file))
@@ -224,7 +183,6 @@ def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
 
 
 def test_what_training_leaves_is_not_left_over(tmp_path):
-    """The optimizer's variables, states of random generators."""
     trained = small_model(dropout=0.1)
     update(trained, (INPUTS, Y), optimizer=keras.optimizers.Adam())
     trained.save_weights(tmp_path / "trained.weights.h5")
@@ -240,15 +198,11 @@ def test_hdf5_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Frozen parts keep their weights.
-
-
 @pytest.mark.parametrize(
     "share, positions, fused", [("target", "learned", True), ("none", "sinusoidal", False)]
 )
 def test_the_frozen_stay_and_the_rest_learns(share, positions, fused):
-    """Though weights decay and have a running mean: a whole layer, and a table without its
-    positions."""
+    """Though weights decay and have a running mean: a layer, a table without its positions."""
     model = randomize(small_model(share, positions=positions, max_length=16))
     model.encoder.trainable = model.source_embedding.embeddings.trainable = False
     frozen = [*model.encoder.weights, model.source_embedding.embeddings]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.special_ids import END, PAD
 from tests.support.toy_translator import random_translator, trained_translator, without_graphs
 
 
@@ -46,26 +45,11 @@ def test_greedy_search_takes_the_first_of_each():
     source = translator.source_tokenizer(["abcd"], end=True).to_tensor()
     model = translator.model
     tokens, _, log_prob = kt.greedy_search(model.make_step(), model.initial_state(source), 1, 12)
-    padded = [*tokens[0].numpy().tolist(), PAD, PAD]
+    padded = [*tokens[0].numpy().tolist(), kt.PAD, kt.PAD]
     for target in (padded, None):
         steps = kt.token_probabilities(translator, "abcd", target, number=2)
         assert all(step.token == step.best[0][0] for step in steps)
         assert sum(step.log_prob for step in steps) == pytest.approx(float(log_prob[0]), abs=1e-4)
-        assert len(steps) == padded.index(END) + 1
+        assert len(steps) == padded.index(kt.END) + 1
     steps = kt.token_probabilities(translator, "ab", translator.target_tokenizer("AB").numpy())
     assert [step.token for step in steps] == ["▁", "A", "B"], "no END of its own"
-
-
-@pytest.mark.parametrize(
-    "target, number, message",
-    [
-        ("A", 278, "number must be from 1 to 277, the vocabulary, received 278"),
-        ("A" * 20, 5, "max_length is 12."),
-        ([5] * 13, 5, "Expected 1 to 12 ids of a vocabulary of 277"),
-        ([277], 5, r"received \[277\]"),
-        ([0.5], 5, "a text or the ids of one"),
-    ],
-)
-def test_what_does_not_fit(target, number, message):
-    with pytest.raises(ValueError, match=message):
-        kt.token_probabilities(trained_translator(), "a", target, number)

@@ -41,9 +41,6 @@ def windows_of(lines, most):
     return list(iter(lambda: lines.take(most), []))
 
 
-# Lines as they arrive.
-
-
 BOM = b"\xef\xbb\xbf"
 fragments = st.sampled_from([b"\n", b"\r\n", b"\r", b"a", b" c ", b"\xff", BOM])
 texts = st.lists(fragments).map(b"".join)
@@ -104,9 +101,6 @@ def test_memory_is_bounded(monkeypatch):
     assert found == 300 * 150 and peak < 3_000_000
 
 
-# Windows.
-
-
 def stream(translate, texts, prefixes=None, first=0):
     lines = IncomingLines(reading([f"{text}\n".encode() for text in texts]))
     prefixes = None if prefixes is None else iter(prefixes)
@@ -157,9 +151,6 @@ def test_errors_name_the_line(translator, small_windows):
         stream(translate, "a" * 4, ["B"] * 3)
     with pytest.raises(ValueError, match="Prefix 4 has 13 tokens"):
         stream(translate, "a" * 5, ["B"] * 3 + ["B" * 12] + ["B"])
-
-
-# Batches.
 
 
 def test_similar_lengths_are_translated_together():

@@ -9,57 +9,45 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.presets import TrainConfig
 from keras_transformer.runs.run import Run
 from keras_transformer.runs.training_data import check_training
-from keras_transformer.special_ids import END, PAD, START
-from keras_transformer.tools.ctranslate2 import export_ctranslate2
 from keras_transformer.train import train
-from keras_transformer.translation.inspection import attention_maps
+from tests.support import toy_translator as toy
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
 from tests.support.reversed_text import MODEL, write_corpus
-from tests.support.toy_translator import (
-    MAX_LENGTH,
-    SOURCES,
-    serve_eagerly,
-    toy_pairs,
-    toy_tokenizer,
-    trained_translator,
-    without_graphs,
-)
 
 TARGETS = ["ABC", "HGF", "A", "", "BBBB", "FE", "H", "HB", "GFEDCBA", "CAFE"]
 
 
 @pytest.fixture(scope="module")
 def translator():
-    return without_graphs(trained_translator(), source_end=False)
+    return toy.without_graphs(toy.trained_translator(), source_end=False)
 
 
 def test_sources_of_a_translator_and_its_copies(translator):
     tokenizer = translator.source_tokenizer
-    source, empty = translator.read_source(tf.constant(SOURCES + ["a" * 50]))
-    rows = [row[row != PAD].tolist() for row in np.array(source)]
-    for text, row in zip(SOURCES, rows, strict=False):
-        assert row == (tokenizer(text).numpy().tolist() if text else [END])
-    assert len(rows[-1]) == MAX_LENGTH - 1
-    assert np.array(empty).tolist() == [not text for text in SOURCES] + [False]
+    source, empty = translator.read_source(tf.constant(toy.SOURCES + ["a" * 50]))
+    rows = [row[row != kt.PAD].tolist() for row in np.array(source)]
+    for text, row in zip(toy.SOURCES, rows, strict=False):
+        assert row == (tokenizer(text).numpy().tolist() if text else [kt.END])
+    assert len(rows[-1]) == toy.MAX_LENGTH - 1
+    assert np.array(empty).tolist() == [not text for text in toy.SOURCES] + [False]
     copies = translator.in_precision("mixed_bfloat16"), pickle.loads(pickle.dumps(translator))
     assert not any(copy.source_end for copy in copies)
 
 
 def test_datasets_have_the_sources_of_translators(translator):
-    tokenizer, pairs = toy_tokenizer(), toy_pairs(50)
+    tokenizer, pairs = toy.toy_tokenizer(), toy.toy_pairs(50)
     datasets = [
-        kt.make_dataset(pairs, tokenizer, tokenizer, 64, MAX_LENGTH, seed=3, **options)
+        kt.make_dataset(pairs, tokenizer, tokenizer, 64, toy.MAX_LENGTH, seed=3, **options)
         for options in ({"source_end": False}, {})
     ]
     read = np.array(translator.read_source(tf.constant([pair[0] for pair in pairs]))[0])
-    expected = sorted(row[row != PAD].tolist() for row in read)
+    expected = sorted(row[row != kt.PAD].tolist() for row in read)
     found = []
     for ((source, *targets), *labels), ((other, *more), *labelled) in zip(*datasets, strict=True):
-        found += [row[row != PAD].tolist() for row in np.array(source)]
-        np.testing.assert_array_equal(np.where(other == END, PAD, other), source)
+        found += [row[row != kt.PAD].tolist() for row in np.array(source)]
+        np.testing.assert_array_equal(np.where(other == kt.END, kt.PAD, other), source)
         for one, two in zip([*targets, *labels], [*more, *labelled], strict=True):
             np.testing.assert_array_equal(one, two)
     assert sorted(found) == expected
@@ -67,35 +55,35 @@ def test_datasets_have_the_sources_of_translators(translator):
 
 def test_scores_translations_and_alignments(translator, tmp_path):
     model, tokenizer = translator.model, translator.target_tokenizer
-    found = translator.translate(SOURCES)
-    assert len(set(found)) > 5 and found != trained_translator().translate(SOURCES)
-    scores, aligned = translator.score(SOURCES, TARGETS), translator.align(SOURCES, TARGETS)
+    found = translator.translate(toy.SOURCES)
+    assert len(set(found)) > 5 and found != toy.trained_translator().translate(toy.SOURCES)
+    scores, aligned = translator.score(toy.SOURCES, TARGETS), translator.align(toy.SOURCES, TARGETS)
     for source, target, score, (pieces, targets, positions) in zip(
-        SOURCES, TARGETS, scores, aligned, strict=True
+        toy.SOURCES, TARGETS, scores, aligned, strict=True
     ):
         assert "".join(pieces) == (f"▁{source}" if source else "")
         assert len(positions) == (len(targets) if source else 0)
         assert all(0 <= position < len(pieces) for position in positions)
         if source:
-            ids = [*tokenizer(target).numpy().tolist(), END]
-            logits = model((tokenizer([source]).to_tensor(), np.array([[START, *ids[:-1]]])))
+            ids = [*tokenizer(target).numpy().tolist(), kt.END]
+            logits = model((tokenizer([source]).to_tensor(), np.array([[kt.START, *ids[:-1]]])))
             gains = tf.nn.log_softmax(logits[0]).numpy()[np.arange(len(ids)), ids]
             assert score == (pytest.approx(gains.sum(), abs=1e-4), len(ids))
-    maps = attention_maps(translator, "abc", "AB")
+    maps = kt.attention_maps(translator, "abc", "AB")
     assert len(maps.source_tokens) == maps.scores["encoder"].shape[-1] == len(tokenizer("abc"))
-    path = export_ctranslate2(translator, tmp_path / "model")
-    texts, expected = zip(*[x for x in zip(SOURCES, found, strict=True) if x[0]], strict=True)
-    theirs = translate_with_ctranslate2(path, list(texts), 1, MAX_LENGTH)
+    path = kt.export_ctranslate2(translator, tmp_path / "model")
+    texts, expected = zip(*[x for x in zip(toy.SOURCES, found, strict=True) if x[0]], strict=True)
+    theirs = translate_with_ctranslate2(path, list(texts), 1, toy.MAX_LENGTH)
     assert [text for text, _ in theirs] == list(expected)
 
 
 def test_signatures_answer_as_the_translator_does(translator):
-    config = kt.ExportConfig(signatures=("tokens",), max_output_length=MAX_LENGTH)
-    found = serve_eagerly(translator, config, "serving_default", text=np.array(SOURCES))
-    expected = translator.translate(SOURCES)
+    config = kt.ExportConfig(signatures=("tokens",), max_output_length=toy.MAX_LENGTH)
+    found = toy.serve_eagerly(translator, config, "serving_default", text=np.array(toy.SOURCES))
+    expected = translator.translate(toy.SOURCES)
     assert found["text"] == expected
-    ids = translator.source_tokenizer(SOURCES).to_tensor().numpy()
-    found = serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
+    ids = translator.source_tokenizer(toy.SOURCES).to_tensor().numpy()
+    found = toy.serve_eagerly(translator, config, "tokens", ids=ids)["ids"]
     texts = translator.target_tokenizer.detokenize(found).numpy()
     assert [text.decode() for text in texts] == expected
 
@@ -104,7 +92,7 @@ def test_a_run_is_trained_and_loaded_so(tmp_path, monkeypatch):
     texts = [*write_corpus(tmp_path, 60, 1), *write_corpus(tmp_path, 20, 2)]
     model = dataclasses.replace(MODEL, num_decoder_layers=2, first_position=1)
     sizes = dict(vocabulary_size=None, model_type="word", tokens_per_batch=256)
-    config = TrainConfig(*texts, source_end=False, model=model, **sizes, strategy="one")
+    config = kt.TrainConfig(*texts, source_end=False, model=model, **sizes, strategy="one")
     output, batches = tmp_path / "run", []
 
     def fit(model, dataset, validation_data, **_):
@@ -115,7 +103,7 @@ def test_a_run_is_trained_and_loaded_so(tmp_path, monkeypatch):
     monkeypatch.setattr(kt.Transformer, "fit", fit)
     train(config, output)
     for (sources, _), targets in batches:
-        assert END in np.array(targets) and END not in np.array(sources)
+        assert kt.END in np.array(targets) and kt.END not in np.array(sources)
     loaded = kt.load(output)
     assert not loaded.source_end and loaded.model.decoder.num_layers == 2
     for changed, name in (({"source_end": True}, "source_end"), ({"model": MODEL}, "num_decoder")):

@@ -6,25 +6,20 @@ import tensorflow as tf
 
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.translation.text_model import MIN_SLICE_ROWS, SLICES, search_in_slices
+from tests.support import toy_translator as toy
 from tests.support.toy_steps import log_softmax
-from tests.support.toy_translator import (
-    SOURCES,
-    random_translator,
-    trained_translator,
-    without_graphs,
-)
 
 TARGETS = ["ABC", "HGFA", "", "x", "BBBB", "東", "H", "HB", "GFEDCBA", ""]
 
 
 @pytest.fixture(scope="module")
 def eager():
-    return without_graphs(trained_translator())
+    return toy.without_graphs(toy.trained_translator())
 
 
 @pytest.fixture(scope="module")
 def deep():
-    return without_graphs(random_translator(num_layers=3, seed=5))
+    return toy.without_graphs(toy.random_translator(num_layers=3, seed=5))
 
 
 def ids(tokenizer, text):
@@ -40,9 +35,9 @@ def run(translator, source, target):
 
 
 def test_score_is_the_sum_of_log_softmax(eager):
-    in_graph = trained_translator().score(SOURCES, TARGETS, 3)
-    found = eager.score(SOURCES, TARGETS)
-    for source, target, *both in zip(SOURCES, TARGETS, found, in_graph, strict=True):
+    in_graph = toy.trained_translator().score(toy.SOURCES, TARGETS, 3)
+    found = eager.score(toy.SOURCES, TARGETS)
+    for source, target, *both in zip(toy.SOURCES, TARGETS, found, in_graph, strict=True):
         expected = ids(eager.target_tokenizer, target)
         rows = zip(run(eager, source, target)[0], expected, strict=True)
         log_prob = pytest.approx(sum(log_softmax(r)[t] for r, t in rows), abs=1e-4)
@@ -51,7 +46,7 @@ def test_score_is_the_sum_of_log_softmax(eager):
     assert eager.score([], []) == [] == eager.align([], [])
 
 
-def test_align_is_where_attention_is_greatest(deep):
+def test_align_is_where_attention_is_greatest(deep, eager):
     sources, targets = ["abc", "", "bbbbbbb", "hb", "ab"], ["ABCD", "AB", "", "東", "HGFEDCBA"]
     pairs = list(zip(sources, targets, strict=True))
     crosses = [run(deep, *pair)[1] for pair in pairs]  # (N, H, T, S) each
@@ -69,40 +64,10 @@ def test_align_is_where_attention_is_greatest(deep):
             assert positions == (mean[:-1, :-1].argmax(axis=-1).tolist() if pair[0] else [])
             on_end += np.sum(mean[:-1].argmax(axis=-1) == len(pieces)) if pair[0] else 0
     assert on_end > 0
-
-
-def test_align_of_one_layer_in_a_graph(eager):
+    # Of one layer, and in a graph.
     pair = ["ab"], ["AB"]
-    in_graph = trained_translator().align(*pair)
+    in_graph = toy.trained_translator().align(*pair)
     assert in_graph == eager.align(*pair) == eager.align(*pair, layers=[1])
-
-
-def test_sources_are_cut_as_in_translation(eager):
-    long, cut = "abcdefgabc" + "h" * 50, "abcdefgabc"  # ▁, ten characters and END
-    (a, _), (b, _) = eager.score([long, cut], ["AB", "AB"])
-    assert a == pytest.approx(b, abs=1e-4)
-    first, second = eager.align([long, cut], ["AB", "AB"])
-    assert first == second
-
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda t: t.score(["ab"], "AB"), "a list of sentences, received one string"),
-        (lambda t: t.align(["ab"], []), "a target for each source, received 0 for 1"),
-        # ▁, twelve letters, END
-        (lambda t: t.score(["a", "b"], ["A", "A" * 12]), "Target 2 has 14 tokens, .*length is 12"),
-        (lambda t: t.align(["a"], ["A"], layers=[2]), "Unknown layer 2: choose from 1 to 1"),
-        (lambda t: t.align(["a"], ["A"], heads=[1, 0]), "Unknown head 0"),
-        (lambda t: t.align(["a"], ["A"], heads=[]), "at least one head"),
-    ],
-)
-def test_mistakes(call, message, eager):
-    with pytest.raises(ValueError, match=message):
-        call(eager)
-
-
-# Batches are searched in parts.
 
 
 def test_parts_have_lengths_of_their_own():

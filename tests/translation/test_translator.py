@@ -14,19 +14,9 @@ from keras_transformer.decoding import search
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END, UNK
 from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.transformer import Transformer
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
-from keras_transformer.translation.translator import Translator
+from tests.support import toy_translator as toy
 from tests.support.sample_text import BYTES, LINES, TEXTS
-from tests.support.toy_translator import (
-    MAX_LENGTH,
-    SIZES,
-    SOURCES,
-    random_translator,
-    toy_tokenizer,
-    trained_translator,
-    without_graphs,
-)
 
 SEARCHES = {
     "greedy": GREEDY,
@@ -39,17 +29,17 @@ BEAM, SAMPLING = SEARCHES["beam"], SEARCHES["sampling"]
 @pytest.fixture(scope="module")
 def translator():
     """Half trained; its graphs, of which each takes seconds to trace, are for all these tests."""
-    return trained_translator()
+    return toy.trained_translator()
 
 
 @pytest.fixture(scope="module")
 def eager(translator):
-    return without_graphs(translator)
+    return toy.without_graphs(translator)
 
 
 @pytest.fixture(scope="module")
 def untrained():
-    return without_graphs(random_translator(seed=3), max_output_length=6)
+    return toy.without_graphs(toy.random_translator(seed=3), max_output_length=6)
 
 
 def serve(translator, texts):
@@ -62,30 +52,24 @@ def serve(translator, texts):
 
 
 def by_hand(translator, text, config=GREEDY, number=0):
-    """Encodes, searches and decodes one sentence, with the sentencepiece package's text.
-
-    Returns texts, log-probabilities and lengths.
-    """
+    """Texts, log-probabilities and lengths of one sentence, by the sentencepiece package."""
     source, target = (
         sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         for tokenizer in (translator.source_tokenizer, translator.target_tokenizer)
     )
     ids = source.encode(text)
-    state = translator.model.initial_state(np.array([[*ids[: MAX_LENGTH - 1], END]]))
+    state = translator.model.initial_state(np.array([[*ids[: toy.MAX_LENGTH - 1], END]]))
     seeds = [(config.seed << 32) + number]
-    found = search(translator.model.step, state, 1, MAX_LENGTH, config, None, seeds)
+    found = search(translator.model.step, state, 1, toy.MAX_LENGTH, config, None, seeds)
     tokens, lengths, log_probs = (tensor[0].numpy() for tensor in found)
     texts = [target.decode(row[:n].tolist()) for row, n in zip(tokens, lengths, strict=True)]
     return texts, log_probs, lengths
 
 
-# One configuration after the other.
-
-
 def test_two_tokenizers():
     words, pieces = SubwordTokenizer.train(LINES, 30, "word"), SubwordTokenizer.train(LINES, 350)
     options = {"norm": "pre", "positions": "learned", "num_layers": 2}
-    translator = without_graphs(random_translator(words, pieces, seed=3, **options))
+    translator = toy.without_graphs(toy.random_translator(words, pieces, seed=3, **options))
     texts = ["the lazy fox", "unheard of fox", "große"]
     assert UNK in words("unheard of fox")
     found = translator.translate_n_best(texts)
@@ -97,7 +81,7 @@ def test_two_tokenizers():
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_n_best_by_hand(eager, name):
-    config, sources = SEARCHES[name], SOURCES[:4]
+    config, sources = SEARCHES[name], toy.SOURCES[:4]
     found = eager.translate_n_best(sources, search=config)
     for i, (text, n_best) in enumerate(zip(sources, found, strict=True)):
         if not text:
@@ -116,27 +100,24 @@ def test_n_best_by_hand(eager, name):
 
 
 def test_weights_are_read_not_copied(translator):
-    before = serve(translator, SOURCES)
+    before = serve(translator, toy.SOURCES)
     weights = translator.model.trainable_variables
     for sign in (-1, 1):
         for weight in weights:
             weight.assign(-weight)
-        assert (serve(translator, SOURCES) == before) is (sign == 1)
+        assert (serve(translator, toy.SOURCES) == before) is (sign == 1)
     tracked = {id(variable) for variable in translator.variables}
     assert {id(weight.value) for weight in translator.model.weights} <= tracked
 
 
-# Batches.
-
-
 def test_order_is_kept_and_rows_do_not_depend_on_their_batch(translator, eager, monkeypatch):
-    outputs, log_probs = serve(translator, SOURCES)
+    outputs, log_probs = serve(translator, toy.SOURCES)
     assert len(set(outputs)) > 6 and len({len(output) for output in outputs}) > 3
-    alone = [serve(translator, [text]) for text in SOURCES]
+    alone = [serve(translator, [text]) for text in toy.SOURCES]
     assert [one[0][0] for one in alone] == outputs
     assert [one[1][0] for one in alone] == pytest.approx(log_probs, abs=1e-4)
-    order = np.random.default_rng(0).permutation(40) % len(SOURCES)
-    texts, expected = ([side[i] for i in order] for side in (SOURCES, outputs))
+    order = np.random.default_rng(0).permutation(40) % len(toy.SOURCES)
+    texts, expected = ([side[i] for i in order] for side in (toy.SOURCES, outputs))
     for batch_size in (1, 3, 64):
         assert translator.translate(texts, batch_size=batch_size) == expected
     assert translator.translate(text.encode() for text in texts) == expected
@@ -144,10 +125,7 @@ def test_order_is_kept_and_rows_do_not_depend_on_their_batch(translator, eager, 
     assert serve(translator, texts + texts)[0] == expected + expected
     assert serve(translator, []) == ([], []) and translator.translate([]) == []
     monkeypatch.setattr(tf, "function", None)  # none is made
-    assert eager.translate(SOURCES) == outputs
-
-
-# Other searches.
+    assert eager.translate(toy.SOURCES) == outputs
 
 
 def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained):
@@ -166,30 +144,45 @@ def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained
     assert all(one.score == one.log_prob for samples in found for one in samples)
 
 
+XLA_SEARCHES = [{}, {"beam_size": 3, "max_output_length": 6}, {"sample": True}]
+
+
+@pytest.mark.parametrize("options", XLA_SEARCHES, ids=str)
+@pytest.mark.parametrize("prefix", [None, "AB"])
+def test_xla_finds_what_tensorflows_executor_finds(options, prefix):
+    translator, texts = toy.random_translator(num_layers=2), [*toy.SOURCES, "a" * 30]
+    prefixes = prefix and [prefix] * len(texts)
+    found = []
+    for translator.jit_compile in (False, True):
+        found.append(translator.translate_n_best(texts, prefixes=prefixes, **options))
+        assert translator.translate([], **options) == []
+    for expected, rows in zip(*found, strict=True):
+        assert [x.text for x in rows] == [x.text for x in expected]
+        for scores in zip(rows, expected, strict=True):
+            np.testing.assert_allclose(*(x[1:] for x in scores), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_prefixes(eager, name):
     prefixes = ["GGG", "", "B", "H", "東", "", "A", "AB", "HHHHHHHHHHH", "CA"]
-    found = eager.translate_n_best(SOURCES, 64, SEARCHES[name], prefixes)
-    for source, prefix, n_best in zip(SOURCES, prefixes, found, strict=True):
+    found = eager.translate_n_best(toy.SOURCES, 64, SEARCHES[name], prefixes)
+    for source, prefix, n_best in zip(toy.SOURCES, prefixes, found, strict=True):
         there = [one for one in n_best if one.log_prob > LEAST_LOG_PROB]
         assert all(one.text.startswith(prefix) for one in there) or not source
     assert found[3][0] == ("", 0.0, 0.0)
-    nothing = eager.translate(SOURCES, search=SEARCHES[name], prefixes=[""] * 10)
-    assert nothing == eager.translate(SOURCES, search=SEARCHES[name])
+    nothing = eager.translate(toy.SOURCES, search=SEARCHES[name], prefixes=[""] * 10)
+    assert nothing == eager.translate(toy.SOURCES, search=SEARCHES[name])
 
 
 def test_maximum_output_length(untrained):
-    bounded = without_graphs(untrained, max_output_length=3)
-    whole = without_graphs(untrained, max_output_length=10**6)
-    short, long = (x.translate(SOURCES, search=BEAM) for x in (bounded, whole))
+    bounded = toy.without_graphs(untrained, max_output_length=3)
+    whole = toy.without_graphs(untrained, max_output_length=10**6)
+    short, long = (x.translate(toy.SOURCES, search=BEAM) for x in (bounded, whole))
     assert all(len(text) <= 3 for text in short) and short != long  # a piece is a character
-    assert long == without_graphs(untrained).translate(SOURCES, search=BEAM)
+    assert long == toy.without_graphs(untrained).translate(toy.SOURCES, search=BEAM)
     asked, longer = (dataclasses.replace(BEAM, max_output_length=n) for n in (3, 4))
-    assert whole.translate(SOURCES, search=asked) == short
-    assert bounded.translate(SOURCES, search=longer) == short
-
-
-# Content.
+    assert whole.translate(toy.SOURCES, search=asked) == short
+    assert bounded.translate(toy.SOURCES, search=longer) == short
 
 
 def test_empty_lines(translator):
@@ -213,7 +206,7 @@ def test_any_content(translator, untrained):
         assert served == outputs
         assert all(math.isfinite(log_prob) and log_prob <= 0 for log_prob in log_probs)
     # Random models write bytes in disorder: the output is UTF-8 all the same.
-    assert any("\ufffd" in output for output in untrained.translate(SOURCES))
+    assert any("\ufffd" in output for output in untrained.translate(toy.SOURCES))
 
 
 def test_sources_are_truncated_at_the_models_length(translator):
@@ -223,10 +216,8 @@ def test_sources_are_truncated_at_the_models_length(translator):
     assert outputs[0] == outputs[1] == outputs[2]
     assert log_probs[1:3] == pytest.approx([log_probs[0]] * 2, abs=1e-4)
     assert abs(log_probs[3] - log_probs[0]) > 1e-3
-    assert max(map(len, outputs)) <= MAX_LENGTH
+    assert max(map(len, outputs)) <= toy.MAX_LENGTH
 
-
-# Calls: a string, strings or a string tensor, and a search by keywords.
 
 CALLED = ["abc", "", "hgf", "bbbbbbb", "cafe"]
 
@@ -273,48 +264,11 @@ def test_prefixes_of_a_call_and_samples_in_a_graph(untrained):
 
 def test_a_copied_translator_is_the_same(untrained):
     card = {"data": {"pairs": 3}}
-    translator = without_graphs(untrained, max_output_length=5, card=card)
+    translator = toy.without_graphs(untrained, max_output_length=5, card=card)
     translator.default_search = BEAM
-    expected = translator.translate(SOURCES)
+    expected = translator.translate(toy.SOURCES)
     for twin in (copy.deepcopy(translator), pickle.loads(pickle.dumps(translator))):
         twin.run_eagerly = True
         assert twin.source_tokenizer is twin.target_tokenizer
         assert twin.max_output_length == 5 and twin.card == card
-        assert twin.translate(SOURCES) == expected
-
-
-# Mistakes.
-
-MANY_SAMPLES = dict(search=SearchConfig(sample=True), n_best=0)
-MISTAKES = {
-    "long prefix": (
-        lambda t: t.translate(["ab", "c"], prefixes=["A", "A" * 12]),
-        "Prefix 2 has 13 tokens, but the model's max_length is 12",
-    ),
-    "two prefixes": (lambda t: t("a", prefixes=["A", "B"]), "received 2 for 1"),
-    "n_best": (lambda t: t.translate_n_best(["a"], search=BEAM, n_best=5), "received 5"),
-    "no samples": (lambda t: t.translate_n_best(["a"], **MANY_SAMPLES), "received 0"),
-    "no text": (lambda t: t(["abc", 5]), "Expected sentences as strings, received 5 among them."),
-    "table": (lambda t: t(tf.constant([["a"]])), r"received string \(1, 1\)."),
-    "prefix tensor": (
-        lambda t: t(tf.constant(["a", "b"]), prefixes=["A"]),
-        r"Expected prefixes of the shape \(2,\), received \(1,\)",
-    ),
-    "length": (lambda t: without_graphs(t, max_output_length=0), "at least 1, received 0"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes(eager, name):
-    call, message = MISTAKES[name]
-    with pytest.raises(ValueError, match=message):
-        call(eager)
-
-
-def test_tokenizer_of_another_size():
-    tokenizer, other = toy_tokenizer(), SubwordTokenizer.train(["ab"], None, "char")
-    model = Transformer(277, 277, **SIZES)
-    for side, tokenizers in (("source", (other, tokenizer)), ("target", (tokenizer, other))):
-        with pytest.raises(ValueError, match=f"The {side} tokenizer has 263 ids, .* built for 277"):
-            Translator(model, *tokenizers)
-    assert Translator(model, tokenizer, tokenizer).model.built
+        assert twin.translate(toy.SOURCES) == expected

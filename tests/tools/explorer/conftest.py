@@ -1,76 +1,79 @@
-"""A real browser without a window: Debian's chromium and its driver."""
+"""An explorer of a run whose words would do harm if read as HTML, and how to ask it."""
 
-import os
-import shutil
+import contextlib
+import http.client
+import json
+import threading
+import urllib.parse
 
 import pytest
 
-# Set by .ci/run: what is absent is an error there.
-REQUIRED = "KERAS_TRANSFORMER_BROWSER"
-PROGRAMS = ("chromium", "chromedriver")
-PATIENCE = 120  # seconds: on a busy machine the first answer, which makes a graph, takes long
+from keras_transformer.runs.opening import Opened
+from keras_transformer.runs.run import Run
+from keras_transformer.tokenizers import saved
+from keras_transformer.tokenizers.subword import SubwordTokenizer
+from keras_transformer.tools.explorer.server import ExploredRun, ExplorerServer, listen
+from tests.support.toy_translator import random_translator, without_graphs
+
+HOSTILE = ("<img/src=x/onerror=document.title='hacked'>", "<script>document.title=1</script>")
+WORDS = ("one", "two", "three", "four", "\u0645\u0631\u062d\u0628\u0627", "\u4eca\u65e5", *HOSTILE)
+EXAMPLES = ("four two", " ", "one", "four two", "two", "three", "one two")
 
 
-def open_browser():
-    """A Selenium driver; skips the test where there is no browser, and says what to install."""
-    missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if missing:
-        sentence = f"no {' and no '.join(missing)}: apt-get install chromium chromium-driver"
-        if os.environ.get(REQUIRED) == "required":
-            pytest.fail(sentence)
-        pytest.skip(sentence)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)  # as root, and where shared memory is small
-    options.add_argument("--window-size=1100,1500")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    return webdriver.Chrome(options, service)
+@pytest.fixture(scope="package")
+def word_translator():
+    """Random weights; each word is a piece."""
+    lines = [" ".join(WORDS)] * 9
+    tokenizer = SubwordTokenizer.train(lines, vocabulary_size=4 + len(WORDS), model_type="word")
+    return without_graphs(random_translator(tokenizer, num_layers=3, max_length=24, seed=5))
 
 
-def until(driver, condition):
-    """Waits for a condition, a function without arguments: what it returned that is true."""
-    from selenium.common.exceptions import StaleElementReferenceException
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    wait = WebDriverWait(driver, PATIENCE, 0.05, [StaleElementReferenceException])
-    return wait.until(lambda _: condition())
-
-
-def one(driver, selector):
-    """The first element of a CSS selector."""
-    return driver.find_element("css selector", selector)
-
-
-def every(driver, selector):
-    """All elements of one."""
-    return driver.find_elements("css selector", selector)
+@contextlib.contextmanager
+def serving_model(model):
+    """The explorer's page of a model while a thread serves it."""
+    with listen() as listening:
+        explorer = ExplorerServer(model, listening)
+        thread = threading.Thread(target=explorer.run, args=(False,))
+        thread.start()
+        try:
+            yield explorer
+        finally:
+            explorer.server.shutdown()
+            thread.join()
 
 
-def texts(driver, selector):
-    """What is seen of their texts."""
-    return [element.text for element in every(driver, selector)]
+@pytest.fixture(scope="package")
+def explored_run(word_translator, tmp_path_factory):
+    path = tmp_path_factory.mktemp("explored") / "<b>base"
+    path.mkdir()
+    saved.write(path, [word_translator.source_tokenizer, word_translator.target_tokenizer])
+    Run(path).write_model(word_translator.model, {})
+    Run(path).write_examples([(source, "") for source in EXAMPLES])
+    return path
 
 
-def contents(elements):
-    """Their texts, seen or not."""
-    return [element.get_attribute("textContent") for element in elements]
+@pytest.fixture(scope="package")
+def explorer(explored_run):
+    with serving_model(ExploredRun(Opened(explored_run))) as server:
+        yield server
 
 
-def write(driver, text):
-    """Types a sentence in the place of what is there."""
-    from selenium.webdriver.common.keys import Keys
+def send(address, method, name, body=None, path=None, **headers):
+    """Status, headers and body of the answer to one request."""
+    address = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection(address.netloc, timeout=60)
+    headers = {key.replace("_", "-"): value for key, value in headers.items()}
+    try:
+        connection.request(method, address.path + name if path is None else path, body, headers)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
 
-    one(driver, "#text").send_keys(Keys.CONTROL, "a")
-    one(driver, "#text").send_keys(text)
 
-
-def press(driver, *keys):
-    """Presses keys, wherever the focus is; returns what a screen reader calls what has it then."""
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    ActionChains(driver).send_keys(*keys).perform()
-    return driver.switch_to.active_element.accessible_name
+def ask(explorer, question, request=None, status=200, **headers):
+    headers["Content_Type"] = "application/json"
+    body = json.dumps(request or {})
+    answer = send(explorer.address, "POST", f"ask/{question}", body, **headers)
+    assert answer[0] == status, answer
+    return json.loads(answer[2])
