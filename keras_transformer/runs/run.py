@@ -408,7 +408,9 @@ def _yaml_lines(config, fields, indent):
         value = getattr(config, field.name)
         value = list(value) if isinstance(value, tuple) else value
         # Line breaks of Unicode would be folded.
-        is_plain = str(value).isprintable()
+        is_plain = all(
+            str(x).isprintable() for x in (value if isinstance(value, list) else [value])
+        )
         options: dict[str, Any] = dict(
             default_flow_style=True, width=float("inf"), allow_unicode=is_plain
         )

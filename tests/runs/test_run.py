@@ -48,7 +48,7 @@ CHANGES = st.lists(st.sampled_from(NAMES), min_size=3, unique=True).flatmap(
 )
 
 
-@example(TrainConfig(), {"train_target": "\x85 \u2028\n"})
+@example(TrainConfig(), {"train_target": "\x85 \u2028\n", "languages": ("", "\x85")})
 @given(st.sampled_from([*kt.PRESETS.values(), TrainConfig()]), CHANGES)
 def test_what_is_written_is_read(tmp_path, config, changes):
     """Whatever the text; what belongs to the machine is not written."""
