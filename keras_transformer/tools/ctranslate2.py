@@ -72,6 +72,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
     _set_softmax(spec.decoder.projection, model)
     _set_vocabularies(spec, *tokenizers.values())
     spec.validate()
+    spec.optimize()  # writes shared matrices once
     with creating(output) as temporary:
         spec.save(temporary)
         saved.write(temporary, list(tokenizers.values()))

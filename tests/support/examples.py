@@ -7,6 +7,7 @@ import ast
 import contextlib
 import dataclasses
 import gzip
+import pathlib
 import shutil
 
 import keras
@@ -71,6 +72,9 @@ def write_files():
         with gzip.open(f"part-1{name.removeprefix('a')}.gz", "wt", encoding="utf-8") as file:
             file.write(content)
     shutil.copytree(FIXTURES / "marian" / "tied", "opus-mt-en-de")
+    vocabulary = pathlib.Path("opus-mt-en-de/vocab.json")
+    # The model has one target language.
+    vocabulary.write_text(vocabulary.read_text().replace(">>", "_").replace("<<", "_"))
     with open("dates.tsv", "w", encoding="utf-8") as file:
         file.writelines(f"{source}\t{target}\n" for source, target in DATES * 4)
     pieces = [f"[unused{number}]" for number in range(8000)]  # as many as BERT's has before those

@@ -30,6 +30,8 @@ def test_translations_are_equal(options, tmp_path):
     translator = without_graphs(random_translator(*tokenizers, **options))
     path = kt.export_ctranslate2(translator, tmp_path / "model")
     assert path == tmp_path / "model"
+    # Shared matrices are written once.
+    assert (path / "model.bin").stat().st_size < 4.1 * translator.model.count_params() + 10_000
     for beam_size in (1, 4):
         search = kt.SearchConfig(beam_size=beam_size, length_penalty=0.0)
         ours = [best[0] for best in translator.translate_n_best(SOURCES, search=search)]
