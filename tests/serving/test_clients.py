@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import importlib.util
 import io
 import os
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -15,29 +18,36 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from tests.support import child_process
-from tests.support import server_stand_ins as servers
+from tests.support import child_process, server_stand_ins
 from tests.support.paths import EXPORT
 from tests.support.toy_translator import SOURCES
 
-sys.path.append(str(EXPORT))
-import client_grpc  # noqa: E402
-import client_rest  # noqa: E402
 
-ERRORS = (client_rest.ClientError, client_grpc.ClientError)
+def load(name):
+    """Imports a client as its users would: from its file."""
+    spec = importlib.util.spec_from_file_location(name, EXPORT / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.fixture(params=[client_rest, client_grpc], ids=["rest", "grpc"])
+rest, grpc_module = load("client_rest"), load("client_grpc")
+ERRORS = (rest.ClientError, grpc_module.ClientError)
+
+
+@pytest.fixture(params=["rest", "grpc"])
 def kind(request, server):
     """A client, and the server that it asks."""
-    model, module = servers.Model(server), request.param
-    make, option = client_rest.RestClient, "--url"
-    serving = servers.serving_rest(model)
-    if module is client_grpc:
-        make, option = client_grpc.GrpcClient, "--address"
-        serving = servers.serving_grpc(servers.Service(model))
+    model = server_stand_ins.Model(server)
+    if request.param == "rest":
+        module, make, option = rest, rest.RestClient, "--url"
+        serving = server_stand_ins.serving_rest(model)
+    else:
+        module, make, option = grpc_module, grpc_module.GrpcClient, "--address"
+        serving = server_stand_ins.serving_grpc(server_stand_ins.Service(model))
     with serving as address:
-        client, options = functools.partial(make, address, model="toy"), [option, address]
+        client = functools.partial(make, address, model="toy")
+        options = [option, address]
         yield types.SimpleNamespace(model=model, module=module, client=client, options=options)
 
 
@@ -49,9 +59,6 @@ def test_translations_are_the_models(kind, translator):
     assert kind.client().translate([]) == [] and kind.model.count == 1
     for options in ({"version": 1}, {"label": "stable"}):
         assert kind.client(**options).translate(["abc"]) == expected[:1]
-    if kind.module is client_rest:
-        (status,) = kind.client().status()["model_version_status"]
-        assert status["state"] == "AVAILABLE"
 
 
 def test_other_signatures(kind):
@@ -59,7 +66,7 @@ def test_other_signatures(kind):
     assert np.shape(reply["text"]) == np.shape(reply["log_prob"]) == (2, 5)
     values = {"temperature": np.float32(0.5), "top_k": np.int32(2), "top_p": np.float32(0.9)}
     inputs = {key: np.array([value]) for key, value in values.items()} | {"seed": np.array([5])}
-    if kind.module is client_rest:
+    if kind.module is rest:
         inputs = {key: value.tolist() for key, value in inputs.items()}
     assert len(kind.client().predict({"text": ["abc"], **inputs}, "sample")["text"]) == 1
 
@@ -77,21 +84,9 @@ def test_what_fails_is_not_tried_again(kind):
         kind.client(timeout=0.2).translate(["abc"])
     time.sleep(0.6)
     assert kind.model.count == 5
-
-
-def test_arguments(kind, monkeypatch, capsys):
     for timeout in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ERRORS, match="timeout must be a positive number of seconds, received"):
             kind.client(timeout=timeout)
-    for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
-        with pytest.raises(client_rest.ClientError, match="Expected a URL such as"):
-            client_rest.RestClient(url, "toy")
-    for words, message in (
-        ("--batch-size 0", "must be at least 1, received 0"),
-        ("--version 1 --label stable", "cannot be used together"),
-    ):
-        assert run(kind, monkeypatch, *words.split()) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_unavailable_server_is_asked_again(kind, translator):
@@ -108,12 +103,11 @@ def test_unavailable_server_is_asked_again(kind, translator):
 
 def test_several_servers_are_asked_in_turn(server, translator):
     """As a headless Service's name stands for several pods."""
-    models, expected = [servers.Model(server), servers.Model(server)], translator.translate(["abc"])
+    models, expected = [server_stand_ins.Model(server) for _ in "12"], translator.translate(["abc"])
     with contextlib.ExitStack() as stack:
-        addresses = [
-            stack.enter_context(servers.serving_grpc(servers.Service(model))) for model in models
-        ]
-        client = client_grpc.GrpcClient(f"ipv4:{','.join(addresses)}", "toy")
+        served = [server_stand_ins.serving_grpc(server_stand_ins.Service(x)) for x in models]
+        addresses = [stack.enter_context(one) for one in served]
+        client = grpc_module.GrpcClient(f"ipv4:{','.join(addresses)}", "toy")
         stack.enter_context(client)
         for _ in range(50):  # until it is connected to both
             client.translate(["abc"])
@@ -149,7 +143,16 @@ def test_command_line(kind, translator, monkeypatch, capsys):
     assert kind.model.count == 3  # eleven lines, four at a time
 
 
-@pytest.mark.parametrize("kind", [client_rest], indirect=True)
+def test_mistakes_at_the_command_line(kind, monkeypatch, capsys):
+    for words, message in (
+        ("--batch-size 0", "must be at least 1, received 0"),
+        ("--version 1 --label stable", "cannot be used together"),
+    ):
+        assert run(kind, monkeypatch, *words.split()) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["rest"], indirect=True)
 def test_a_program_on_its_own(kind):
     """A dead server is one sentence; a reader that ends early, none."""
     command = [sys.executable, EXPORT / "client_rest.py", "--model", "toy", "--retries", "1"]
@@ -171,54 +174,83 @@ def test_a_program_on_its_own(kind):
 # --- servers of another kind ---
 
 
+def test_no_url():
+    for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
+        with pytest.raises(rest.ClientError, match="Expected a URL such as"):
+            rest.RestClient(url, "toy")
+
+
+@contextlib.contextmanager
+def answering(*chunks, pause=0.0):
+    """A server that answers every request with these bytes, some at a time; yields its URL."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            with contextlib.suppress(ConnectionError):
+                header = iter(self.rfile.readline, b"\r\n")
+                (size,) = [x.partition(b":")[2] for x in header if x.startswith(b"Content-Length")]
+                self.rfile.read(int(size))
+                for chunk in chunks:
+                    self.wfile.write(chunk)
+                    time.sleep(pause)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def reply(body, status="200 OK", length=None):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {length or len(body)}\r\n\r\n{body}".encode()
+
+
 GATEWAY = f"<html><h1>502 Bad Gateway</h1>{'<p>' * 1000}</html>"
 OTHER_ANSWERS = {
-    "a page": (servers.reply(GATEWAY, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
-    "elsewhere": (
-        servers.reply("", "302 Found\r\nLocation: /login"),
-        "answered 302: no reason given",
-    ),
-    "a list": (servers.reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
-    "nested": (servers.reply("[" * 100_000), r"did not answer with JSON: \[+…"),
-    "half of it": (
-        servers.reply('{"outputs": {"te', length=99),
-        "broke the connection off: Incomplete",
-    ),
+    "a page": (reply(GATEWAY, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
+    "elsewhere": (reply("", "302 Found\r\nLocation: /login"), "answered 302: no reason given"),
+    "a list": (reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
+    "nested": (reply("[" * 100_000), r"did not answer with JSON: \[+…"),
+    "half of it": (reply('{"outputs": {"te', length=99), "broke the connection off: Incomplete"),
     "nothing": (b"", "broke the connection off: RemoteDisconnected"),
-    "another model": (
-        servers.reply('{"outputs": {"y": [0.5]}}'),
-        "expected 1 strings .* received None",
-    ),
+    "another model": (reply('{"outputs": {"y": [0.5]}}'), "expected 1 strings .* received None"),
 }
 
 
 @pytest.mark.parametrize("name", OTHER_ANSWERS)
 def test_answer_of_another_form_is_one_sentence(name):
     answer, message = OTHER_ANSWERS[name]
-    with servers.answering(lambda *_: [answer]) as url:
-        with pytest.raises(client_rest.ClientError, match=message) as error:
-            client_rest.RestClient(url, "toy").translate(["abc"])
+    with answering(answer) as url:
+        with pytest.raises(rest.ClientError, match=message) as error:
+            rest.RestClient(url, "toy").translate(["abc"])
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_timeout_is_for_the_whole_answer():
-    answer = servers.reply('{"outputs": {"text": ["ABC"]}}')
-    parts = [answer[:50], *(bytes([byte]) for byte in answer[50:])]
-    with servers.answering(lambda *_: parts, pause=0.1) as url:
-        with pytest.raises(client_rest.ClientError, match="did not answer within 0.5 seconds"):
-            client_rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
+    answer = reply('{"outputs": {"text": ["ABC"]}}')
+    with answering(answer[:50], *(bytes([byte]) for byte in answer[50:]), pause=0.1) as url:
+        with pytest.raises(rest.ClientError, match="did not answer within 0.5 seconds"):
+            rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
 
 
 def test_another_model_over_grpc():
     answers = [{}, {"text": [0.5]}, {"text": [b"a", b"b"]}]
 
-    class Other(servers.Service):
+    class Other(server_stand_ins.Service):
         def Predict(self, request, context):
             tensors = {key: tf.make_tensor_proto(x) for key, x in answers.pop().items()}
             return predict_pb2.PredictResponse(outputs=tensors)
 
-    with servers.serving_grpc(Other(None)) as address:
-        with client_grpc.GrpcClient(address, "toy") as client:
+    with server_stand_ins.serving_grpc(Other(None)) as address:
+        with grpc_module.GrpcClient(address, "toy") as client:
             while answers:
-                with pytest.raises(client_grpc.ClientError, match="is not a translator: expected"):
+                with pytest.raises(grpc_module.ClientError, match="is not a translator: expected"):
                     client.translate(["abc"])
+
+
+def test_status():
+    with server_stand_ins.serving_rest(None) as url:
+        (status,) = rest.RestClient(url, "toy").status()["model_version_status"]
+        assert status["state"] == "AVAILABLE"

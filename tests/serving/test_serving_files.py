@@ -1,24 +1,30 @@
 """The files in export/ that TF Serving, Compose and Kubernetes read, as these want them."""
 
+import http.server
 import pathlib
 import re
 import shutil
 import sys
+import threading
 
 import kubernetes_validate
 import pytest
 import yaml
-from google.protobuf import text_format
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
 from tensorflow_serving.config import model_server_config_pb2
 
 import keras_transformer as kt
 from keras_transformer.serving.server_process import ENVIRONMENT
-from tests.support import child_process, server_stand_ins
+from tests.serving.test_clients import rest
+from tests.support import child_process
 from tests.support.paths import EXPORT, ROOT
 from tests.support.toy_translator import SOURCES
-
-sys.path.append(str(EXPORT))
-from client_rest import RestClient  # noqa: E402
 
 ENV = dict(re.findall("^(\\w+)=(.*)$", (EXPORT / ".env").read_text(), re.MULTILINE))
 VERSION = ENV["TF_SERVING_VERSION"]
@@ -55,17 +61,40 @@ def test_the_servers_version_is_in_one_place():
 
 # --- the server's configuration ---
 
+# Messages that the server's wheel does not carry, as they are in its session_bundle_config.proto
+# and monitoring_config.proto. Numbers do not matter: all is read as text.
+FIELD = descriptor_pb2.FieldDescriptorProto
+SIZES = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads")
+MESSAGES = {
+    "BatchingParameters": {
+        **dict.fromkeys([*SIZES, "max_execution_batch_size"], "google.protobuf.Int64Value"),
+        "enable_large_batch_splitting": "google.protobuf.BoolValue",
+    },
+    "PrometheusConfig": {"enable": FIELD.TYPE_BOOL, "path": FIELD.TYPE_STRING},
+    "MonitoringConfig": {"prometheus_config": "PrometheusConfig"},
+}
 
-def fields_of(name):
-    """A file of the server's without its comments, on one line."""
-    text = (EXPORT / "config" / name).read_text()
-    return " ".join(re.sub("#.*", "", text).split())
+
+def parse(name, message):
+    """A file of the server's, as a message by its name or class."""
+    if isinstance(message, str):
+        file = descriptor_pb2.FileDescriptorProto(name="server.proto", syntax="proto3")
+        file.dependency.append(wrappers_pb2.DESCRIPTOR.name)
+        for one, fields in MESSAGES.items():
+            added = file.message_type.add(name=one)
+            for number, (field, kind) in enumerate(fields.items(), start=1):
+                how = {"type": kind} if isinstance(kind, int) else {"type_name": f".{kind}"}
+                added.field.add(name=field, number=number, label=FIELD.LABEL_OPTIONAL, **how)
+        pool = descriptor_pool.DescriptorPool()
+        pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+        pool.AddSerializedFile(file.SerializeToString())
+        message = message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    return text_format.Parse((EXPORT / "config" / name).read_text(), message())
 
 
 def test_models():
     names = ["models.config", "examples/two_languages.config", "examples/canary.config"]
-    kind = model_server_config_pb2.ModelServerConfig
-    parsed = [text_format.Parse((EXPORT / "config" / name).read_text(), kind()) for name in names]
+    parsed = [parse(name, model_server_config_pb2.ModelServerConfig) for name in names]
     (usual,), (one, other), (canary,) = (x.model_config_list.config for x in parsed)
     for model in (usual, one, other, canary):
         assert model.base_path == f"/models/{model.name}" and model.model_platform == "tensorflow"
@@ -81,17 +110,12 @@ def test_models():
 
 
 def test_batching():
-    """A request of the clients is one batch. The message is BatchingParameters in TF Serving's
-    session_bundle_config.proto, which its wheel does not carry."""
-    found = dict(re.findall(r"(\w+) { value: (\w+) }", fields_of("batching_parameters.txt")))
-    text = " ".join(f"{name} {{ value: {value} }}" for name, value in found.items())
-    assert text == fields_of("batching_parameters.txt")
-    assert found.pop("enable_large_batch_splitting") == "true"
-    found = {name: int(value) for name, value in found.items()}
-    sizes = {"max_batch_size", "max_enqueued_batches", "num_batch_threads"}
-    assert found.keys() == sizes | {"batch_timeout_micros", "max_execution_batch_size"}
-    size, limit = found["max_execution_batch_size"], f"up to {found['max_batch_size']}"
-    assert min(found.values()) > 0 and size < found["max_batch_size"]
+    """A request of the clients is one batch."""
+    found = parse("batching_parameters.txt", "BatchingParameters")
+    assert min(getattr(found, name).value for name in SIZES) > 0
+    assert found.enable_large_batch_splitting.value
+    size, limit = found.max_execution_batch_size.value, f"up to {found.max_batch_size.value}"
+    assert 0 < size < found.max_batch_size.value
     for name in ("client_rest.py", "client_grpc.py"):
         text = " ".join((EXPORT / name).read_text().split())
         assert f'"--batch-size", type=int, default={size}, help=' in text
@@ -102,8 +126,8 @@ def test_batching():
 
 def test_monitoring():
     """And who asks for the metrics."""
-    expected = f'prometheus_config {{ enable: true path: "{METRICS}" }}'
-    assert fields_of("monitoring.config") == expected
+    found = parse("monitoring.config", "MonitoringConfig").prometheus_config
+    assert (found.enable, found.path) == (True, METRICS)
     annotations = REST["metadata"]["annotations"]
     assert annotations["prometheus.io/path"] == METRICS
     # The Prometheus Operator's own kind: see its Documentation/api-reference/api.md.
@@ -146,19 +170,30 @@ def test_compose_file_starts_the_server_of_the_manifests():
         assert (EXPORT / places["/config"] / pathlib.Path(file).relative_to("/config")).is_file()
 
 
+class Metrics(http.server.BaseHTTPRequestHandler):
+    """Answers as TF Serving does whose models are loaded."""
+
+    def do_GET(self):
+        self.send_response(200 if self.path == METRICS else 404)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
 def test_health_check_of_the_compose_file():
-    """Once its models are loaded, TF Serving has metrics."""
     _, *command = COMPOSED["healthcheck"]["test"]  # CMD
 
-    def answer(path, _):
-        return [server_stand_ins.reply("", "200 OK" if path == loaded else "404 Not Found")]
+    def healthy(port):
+        here = [part.replace("8501", str(port)) for part in command]
+        return not child_process.run(here, capture_output=True, timeout=10).returncode
 
-    for loaded in (METRICS, "nothing"):
-        with server_stand_ins.answering(answer) as url:
-            here = [part.replace("8501", url.rpartition(":")[2]) for part in command]
-            done = child_process.run(here, capture_output=True, timeout=10)
-            assert (done.returncode == 0) == (loaded == METRICS)
-    assert child_process.run(here, capture_output=True, timeout=10).returncode  # nobody listens
+    for handler in (Metrics, http.server.BaseHTTPRequestHandler):  # which answers 501
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+            assert healthy(server.server_port) == (handler is Metrics)
+            server.shutdown()
+    assert not healthy(server.server_port)  # nobody listens any more
 
 
 def docker_runs():
@@ -177,7 +212,7 @@ def test_real_server(translator, tmp_path):
     compose = ["docker", "compose", "-f", str(tmp_path / "docker-compose.yml")]
     child_process.run([*compose, "up", "--detach", "--wait"], check=True)
     try:
-        client = RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
+        client = rest.RestClient("http://localhost:8501", "dates", label="stable", timeout=10)
         assert client.translate(SOURCES) == translator.translate(SOURCES)
         assert len(client.predict({"text": SOURCES}, "beam")["text"]) == len(SOURCES)
     finally:

@@ -6,10 +6,9 @@ servables/tensorflow/predict_util.cc).
 """
 
 import contextlib
-import http.client
+import http.server
 import json
 import re
-import socketserver
 import threading
 import time
 from concurrent import futures
@@ -22,7 +21,8 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from keras_transformer.serving.versions import SIGNATURES
 
 PATH = re.compile(
-    r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?:predict"
+    r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+    r"(?P<predict>:predict)?"
 )
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -32,16 +32,18 @@ CODES = {
 
 
 class Model:
-    """Version 1 of `toy`, labelled stable, which a `ServerProcess` computes.
+    """Version 1, labelled stable, of a model, which a `ServerProcess` computes.
 
-    The next `unavailable` requests are answered with 503; `count` were received, and each takes
-    `delay` seconds more.
+    Attributes:
+        unavailable: number of requests still to be answered with 503.
+        delay: seconds before an answer.
+        count: number of requests received.
+        request: the last one, in JSON.
     """
 
-    known = {"name": "toy", "version": "1", "label": "stable"}
-
-    def __init__(self, process):
+    def __init__(self, process, name="toy"):
         self.process = process
+        self.known = {"name": name, "version": "1", "label": "stable"}
         self.unavailable, self.delay, self.count = 0, 0.0, 0
         self._lock = threading.Lock()
 
@@ -60,53 +62,43 @@ class Model:
 
 
 @contextlib.contextmanager
-def listening(handler):
-    """A server of HTTP for a while; yields its URL."""
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-
-
-def answering(answer, pause=0.0):
-    """A server that sends the bytes of `answer(path, body)`, with a pause after each part."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self):
-            path = self.rfile.readline().split()[1].decode()
-            size = http.client.parse_headers(self.rfile)["Content-Length"] or 0
-            body = self.rfile.read(int(size))
-            with contextlib.suppress(ConnectionError):  # a client that has given up
-                for part in answer(path, body):
-                    self.wfile.write(part)
-                    time.sleep(pause)
-
-    return listening(Handler)
-
-
-def reply(body, status="200 OK", length=None):
-    return f"HTTP/1.1 {status}\r\nContent-Length: {length or len(body)}\r\n\r\n{body}".encode()
-
-
 def serving_rest(model):
     """Serves a model for a while; yields the URL."""
 
-    def answer(path, body):
-        if path == "/v1/models/toy":
-            versions = [{"version": "1", "state": "AVAILABLE"}]
-            return [reply(json.dumps({"model_version_status": versions}))]
-        found, request = PATH.fullmatch(path), json.loads(body)
-        if not found or "inputs" not in request:
-            return [reply(json.dumps({"error": f"Malformed request: {path}"}), "400 Bad Request")]
-        asked = {name: value for name, value in found.groupdict().items() if value}
-        signature = request.get("signature_name", "serving_default")
-        code, outputs = model.predict(asked, request["inputs"], signature)
-        return [reply(json.dumps({"outputs": outputs} if code == 200 else outputs), f"{code} -")]
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            state = {"version": "1", "state": "AVAILABLE"}
+            self.answer(200, {"model_version_status": [state]})
 
-    return answering(answer)
+        def do_POST(self):
+            found = PATH.fullmatch(self.path)
+            model.request = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            request = json.loads(model.request)
+            if not found or not found["predict"] or "inputs" not in request:
+                return self.answer(400, {"error": f"Malformed request: POST {self.path}"})
+            asked = {k: x for k, x in found.groupdict().items() if x and k != "predict"}
+            signature = request.get("signature_name", "serving_default")
+            code, reply = model.predict(asked, request["inputs"], signature)
+            return self.answer(code, {"outputs": reply} if code == 200 else reply)
+
+        def answer(self, code, reply):
+            body = json.dumps(reply).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # a client that has given up
+                self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.handle_error = lambda *_: None
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -122,12 +114,13 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
             asked["version"] = str(spec.version.value)
         if spec.version_label:
             asked["label"] = spec.version_label
+        name = spec.signature_name or "serving_default"
         inputs = {key: tf.make_ndarray(tensor).tolist() for key, tensor in request.inputs.items()}
-        code, outputs = self.model.predict(asked, inputs, spec.signature_name)
+        code, outputs = self.model.predict(asked, inputs, name)
         if code != 200:
             context.abort(CODES[code], outputs["error"])
         reply = predict_pb2.PredictResponse()
-        for key, (_, dtype) in SIGNATURES[spec.signature_name].outputs.items():
+        for key, (_, dtype) in SIGNATURES[name].outputs.items():
             values = np.array(outputs[key], dtype=object if dtype == "string" else None)
             reply.outputs[key].CopyFrom(tf.make_tensor_proto(values, tf.as_dtype(dtype)))
         return reply
