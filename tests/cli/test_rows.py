@@ -15,7 +15,6 @@ from tests.support.command_line import refused, succeeds
 
 JSON = ("--format", "jsonl")
 N_BEST = ("--beam-size", "3", "--n-best", "2")
-SAMPLE = ("--sample", "--seed", "4")
 SEARCHES = []
 
 
@@ -75,15 +74,6 @@ def test_lines_by_hand():
     assert translated(stdin="a\u2028b\x85c\n".encode()).decode() == "A B C\n"
 
 
-def test_prefixes_and_draws(tmp_path):
-    (tmp_path / "prefix").write_text("0:\n1:\n")
-    options = "--temperature 0.9 --top-k 9 --top-p 0.8 --max-output-length 6".split()
-    found = translated(*SAMPLE, *options, "--prefix", tmp_path / "prefix", stdin=b"a\nb\n")
-    limits = dict(temperature=0.9, top_k=9, top_p=0.8, max_output_length=6)
-    assert SEARCHES[-1] == SearchConfig(sample=True, seed=4, **limits)
-    assert found == b"0:A0\n1:B1\n"
-
-
 def test_objects_by_hand():
     """Other fields are copied as they are: an exponent, a repeated name, an escape."""
     line = '{ "n": 1E400, "n": 2, "s": "\\u00e9", "text": "abc" } '
@@ -117,16 +107,11 @@ def test_any_objects_are_copied(rows, escaped):
 # Outputs that are completed.
 
 
-@given(st.lists(plain, min_size=1), st.sampled_from([(), N_BEST, JSON, SAMPLE]), st.data())
+@given(st.lists(plain, min_size=1), st.sampled_from([(), N_BEST, JSON]), st.data())
 def test_completed_from_any_byte(tmp_path_factory, lines, options, data):
-    """Prefixes go on as well, and what is drawn, which depends on the number of the line."""
-    folder = tmp_path_factory.mktemp("out")
     if options == JSON:
         lines = [json.dumps({"text": line}) for line in lines]
-    elif options == SAMPLE:
-        (folder / "prefix").write_text("".join(f"{i}:\n" for i in range(len(lines))))
-        options = (*SAMPLE, "--prefix", folder / "prefix")
-    stdin, out = "".join(f"{x}\n" for x in lines).encode(), folder / "out"
+    stdin, out = "".join(f"{x}\n" for x in lines).encode(), tmp_path_factory.mktemp("out") / "out"
     whole = translated(*options, stdin=stdin)
     out.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     assert translated(*options, "--resume", out, stdin=stdin) == b""
@@ -135,6 +120,19 @@ def test_completed_from_any_byte(tmp_path_factory, lines, options, data):
 
 LINES = [f"line {i}" * (i != 4) for i in range(14)]
 STDIN = "".join(f"{line}\n" for line in LINES).encode()
+
+
+def test_prefixes_and_draws_go_on_too(tmp_path):
+    (tmp_path / "prefix").write_text("".join(f"{i}:\n" for i in range(14)))
+    options = ["--sample", "--seed", "4", "--prefix", tmp_path / "prefix"]
+    options += "--temperature 0.9 --top-k 9 --top-p 0.8 --max-output-length 6".split()
+    whole = translated(*options, stdin=STDIN)
+    limits = dict(temperature=0.9, top_k=9, top_p=0.8, max_output_length=6)
+    assert SEARCHES[-1] == SearchConfig(sample=True, seed=4, **limits)
+    assert whole == "".join(f"{i}:{x.upper()}{i}\n" for i, x in enumerate(LINES)).encode()
+    (tmp_path / "out").write_bytes(b"".join(whole.splitlines(keepends=True)[:6]) + b"A")
+    translated(*options, "--resume", tmp_path / "out", stdin=STDIN)
+    assert (tmp_path / "out").read_bytes() == whole
 
 
 CHANGES = {
