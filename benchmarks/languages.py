@@ -1,10 +1,10 @@
-"""Times a model of NLLB-600M's sizes, with random weights: `make bench BENCH="--parts languages"`.
+"""Times a model of NLLB-600M's sizes, with random weights.
 
     python -m benchmarks.languages [--folder FOLDER] [--rounds 3]
 
 transformers writes the model, and it is imported, exported and converted once; then all systems
 translate one text as often as there are rows, from text to text, 24 tokens of each. Needs the extra
-`parity`, 20 GB of memory and 15 GB of disk.
+`parity`, 24 GB of memory and 12 GB of disk; few systems are in memory at the same time.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def in_memory(folder, rows, beam_size):
 
 
 def exported(folder, name, rows, beam_size):
-    """A server's process, XLA off, which the memory is of."""
+    """The SavedModel as a server runs it, XLA off, in a process whose memory does not count."""
     from keras_transformer.serving.server_process import ServerProcess
     from keras_transformer.serving.versions import version_dir
 
@@ -181,19 +181,18 @@ def _check(texts, rows):
         raise RuntimeError(f"Expected {rows} texts, received {len(texts)}.")
 
 
-def systems(folder, rows, beam_size):
-    """All, of one size of batch and beam."""
+def groups(folder, rows, beam_size):
+    """Lists of systems that fit into memory together; CTranslate2 float32 is in each."""
     work = {"folder": os.fspath(folder), "rows": rows, "beam_size": beam_size}
-    ours = [System("ours in memory", "languages", "in_memory", work, environment=COMMAND)]
-    ours += [System(f"exported, {x}", "languages", "exported", work | {"name": x}) for x in EXPORTS]
-    return [
-        *ours,
-        *(
-            System(f"CTranslate2 {kind}", "languages", "ctranslate2", work | {"compute_type": kind})
-            for kind in ("float32", "int8")
-        ),
-        System("transformers", "languages", "transformers", work),
-    ]
+    float32, int8 = (
+        System(f"CTranslate2 {kind}", "languages", "ctranslate2", work | {"compute_type": kind})
+        for kind in ("float32", "int8")
+    )
+    ours = System("ours in memory", "languages", "in_memory", work, environment=COMMAND)
+    yield [float32, int8, ours]
+    for name in EXPORTS:
+        yield [float32, System(f"exported, {name}", "languages", "exported", work | {"name": name})]
+    yield [float32, System("transformers", "languages", "transformers", work)]
 
 
 def prepare(folder):
@@ -222,8 +221,8 @@ def measure(folder, rounds):
     """(title, timings) of each size of batch and beam."""
     for rows in (1, 32):
         for beam_size in (1, 4):
-            found = time_systems(systems(folder, rows, beam_size), rounds)
-            yield f"NLLB-600M's sizes, beam {beam_size}, batch {rows}", found
+            for systems in groups(folder, rows, beam_size):
+                yield f"beam {beam_size}, batch {rows}", time_systems(systems, rounds)
 
 
 def main():

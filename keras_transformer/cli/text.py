@@ -181,9 +181,9 @@ def evaluate(
     how = options, precision, allow_ops, source_language, target_language
     systems = [read_lines(one) if os.path.isfile(one) else Opened(one, *how) for one in paths]
     models = [system for system in systems if isinstance(system, Opened)]
-    if (options or precision) and not models:
+    if (options or precision or source_language or target_language) and not models:
         raise ValueError(
-            f"{path} is a file of translations: leave out the search options and --precision."
+            f"{path} is a file of translations: leave out the options of a search or a model."
         )
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)

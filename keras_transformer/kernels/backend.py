@@ -105,11 +105,13 @@ def graph_projection(
     parts = min(MAX_PARTS, math.prod(kernel.shape) // PART_SIZE)
     if parts < 2:
         return _project_part(kernel, bias, by_columns)
-    axis = 0 if by_columns else 1
-    ends = [kernel.shape[axis] * part // parts for part in range(1, parts)]
-    kernels = ops.split(kernel, ends, axis)
-    biases = [None] * parts if bias is None else ops.split(bias, ends)
-    projections = [_project_part(*part, by_columns) for part in zip(kernels, biases, strict=True)]
+    width = kernel.shape[0 if by_columns else 1]
+    projections = []
+    for part in range(parts):
+        chosen = slice(width * part // parts, width * (part + 1) // parts)
+        columns = kernel[chosen] if by_columns else kernel[:, chosen]
+        some = None if bias is None else bias[chosen]
+        projections.append(_project_part(columns, some, by_columns))
     return lambda x: ops.concatenate([projection(x) for projection in projections], axis=-1)
 
 

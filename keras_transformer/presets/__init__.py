@@ -86,8 +86,8 @@ class TrainConfig:
         section="fine-tuning",
     )
     freeze: tuple[str, ...] = option((), "parts not to train", FREEZABLE)
-    source_language: str | None = option(None, "that of a model of several languages")
-    target_language: str | None = option(None, "likewise")
+    source_language: str | None = option(None, "language of the sources, if the model has several")
+    target_language: str | None = option(None, "language of the targets, if the model has several")
 
     model: ModelConfig = dataclasses.field(
         default_factory=ModelConfig, metadata={"help": "architecture", "section": "model"}
@@ -362,8 +362,8 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
-    source_language: str | None = option(None, "of a model of several; none: that of each request")
-    target_language: str | None = option(None, "likewise")
+    source_language: str | None = option(None, "language of all sources; none: each request's")
+    target_language: str | None = option(None, "language of all targets; none: each request's")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -154,6 +154,7 @@ MISTAKES = [
     ("evaluate RUN --target long", "--source is missing"),
     ("evaluate long --source pairs.tsv", "Received 2 hypotheses but 1 reference"),
     ("evaluate long --source pairs.tsv --beam-size 5", "long is a file of translations: leave out"),
+    ("evaluate long --source pairs.tsv --target-language de", "long is a file of translations"),
     ("export RUN base --examples pairs.tsv --examples-target long", "omit --examples-target"),
     ("export RUN base --examples-target x", "--examples is missing"),
     ("export RUN base --format onnx", "format must be saved_model or ctranslate2"),

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.kernels import backend
 from keras_transformer.kernels.backend import graph_projection, multiply, project, xla_projection
 from keras_transformer.kernels.tensorflow.machine import GRAPH_LOOP
 from tests.support.layer_harness import truncates
@@ -42,6 +43,28 @@ def test_is_the_product_and_the_bias(way, leading, width, dtype):
         assert keras.backend.standardize_dtype(found.dtype) == dtype
         found = ops.convert_to_numpy(ops.cast(found, "float32"))
         np.testing.assert_allclose(found, expected, **tolerance)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size, parts", [(1 << 20, 1), (20, 3), (1, 4)])
+def test_parts_of_a_product(size, parts, dtype, by_columns, monkeypatch):
+    """Of a width that they do not divide; all are the product itself."""
+    monkeypatch.setattr(backend, "PART_SIZE", size)
+    x, kernel, bias = (RANDOM.integers(-3, 4, shape) for shape in ((2, 6), (6, 11), (11,)))
+    given = [ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias)]
+    given[1] = ops.transpose(given[1]) if by_columns else given[1]
+    for more, expected in ((given[2:], x @ kernel + bias), ([], x @ kernel)):
+        run = tf.function(graph_projection(given[1], *more, by_columns=by_columns))
+        found = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
+        np.testing.assert_array_equal(found, expected)  # small integers are exact
+        operations = [x.type for x in run.get_concrete_function(given[0]).graph.get_operations()]
+        assert operations.count("MatMul") == parts
+    expected = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
+    kernel = given[1]
+    run = tf.function(backend.xla_projection(kernel, by_columns=by_columns), jit_compile=True)
+    found = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
+    np.testing.assert_array_equal(found, expected)
 
 
 # The distance of 1 to the next number.

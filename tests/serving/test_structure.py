@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.kernels import backend
 from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import CORE_OPS
 from keras_transformer.serving.structure import OURS, SAVER, check_structure, read_signatures
@@ -207,6 +208,11 @@ OUTWARD = re.compile(
 def test_none_reaches_out():
     assert [name for name in sorted(OURS) if OUTWARD.search(name)] == []
     assert all(OUTWARD.search(name) or name == "ShardedFilename" for name in SAVER)
+
+
+def test_products_in_parts_take_none_of_their_own(monkeypatch):
+    monkeypatch.setattr(backend, "PART_SIZE", 16)
+    assert exported_operations([({}, {"signatures": ("beam",)})]) <= OURS | SAVER
 
 
 @pytest.mark.ordeal

@@ -10,6 +10,7 @@ import re
 import tempfile
 import textwrap
 
+import keras_transformer as kt
 from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
 from keras_transformer.serving import structure
@@ -33,6 +34,12 @@ def quantized():
     translator = random_translator(share_embeddings="none")
     translator.model.quantize("int8", filters=r"dense|query|key|value|attention_output")
     return translator
+
+
+def with_languages():
+    with tempfile.TemporaryDirectory() as folder:
+        run = kt.import_model(FIXTURES / "m2m100" / "nllb", pathlib.Path(folder) / "run")
+        return kt.load(run)
 
 
 def with_words():
@@ -61,6 +68,9 @@ CHOICES = [
     (lambda: random_translator(SubwordTokenizer.train([HAN], model_type="char")), {}),
     (with_lora, dict(signatures=("beam",))),
     (with_words, {}),
+    (with_languages, {}),
+    (dict(d_ff=1 << 18), dict(signatures=("beam",))),  # products in parts
+    (dict(d_ff=1 << 18), dict(signatures=("beam",), computation="bfloat16")),
     *((dict(positions=name), dict(signatures=("beam",))) for name in (*RELATIVE, "none")),
     *((dict(activation=name), dict(signatures=())) for name in ACTIVATIONS),
 ]
