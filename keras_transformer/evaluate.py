@@ -1,4 +1,4 @@
-"""Scores of translations: BLEU and chrF by sacreBLEU, and exact match.
+"""Scores of translations: BLEU, chrF and TER by sacreBLEU, and exact match.
 
 Confidence intervals and the comparison of two systems use sacreBLEU's bootstrap: the test set is
 resampled with replacement `n_bootstrap` times, and each sample is scored.
@@ -44,13 +44,14 @@ def evaluate(
         worst: Number of wrong translations to report.
 
     Returns:
-        Dict of `bleu`, `chrf`, `exact_match` (all 0–100), `bleu_interval` and `chrf_interval`
-        (lists of low and high: the 95 % interval around the mean of the bootstrap samples),
-        `signature` (sacreBLEU's, of both), `sentences`, `by_group` (exact match of each group,
+        Dict of `bleu`, `chrf`, `ter` (edits, of which there should be few), `exact_match` (all in
+        percent), `bleu_interval`, `chrf_interval` and `ter_interval` (lists of low and high: the
+        95 % interval around the mean of the bootstrap samples), `signature` (sacreBLEU's, of all),
+        `sentences`, `by_group` (exact match of each group,
         worst first), `worst` (wrong translations, lowest chrF first, each a dict of source, target,
         translation, chrf) and `lines_per_second` (tokenizing, decoding and tracing the graph
         included; None for existing translations). With `compare` also `comparison`: a dict of the
-        same scores and intervals of the other system, with `bleu_p_value` and `chrf_p_value`, the
+        same scores and intervals of the other system, with `bleu_p_value` and so on, the
         probabilities of a difference at least as large by chance, 1 for equal scores.
 
     Raises:

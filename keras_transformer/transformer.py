@@ -323,12 +323,13 @@ class Transformer(TokenTrainer):
         """Predicts the token that follows one more token.
 
         Args:
-            ids: The token at `position`, shape `(B,)`; START at position 0.
+            ids: The token at `position`, shape `(B,)`; START at position 0. Without a fixed length
+                of the state also those at several positions, `(B, P)`.
             position: Python int or scalar integer tensor.
             state: The state from `initial_state` or from the previous step.
 
         Returns:
-            Logits, float32 `(B, V)`, with suppressed ids, and the next state.
+            Logits, float32 `(B, V)` or `(B, P, V)`, with suppressed ids, and the next state.
         """
         return self.make_step()(ids, position, state)
 
@@ -346,11 +347,17 @@ class Transformer(TokenTrainer):
         )
 
         def step(ids, position, state):
-            ids = ops.expand_dims(ops.convert_to_tensor(ids), 1)
-            x = self.target_embedding(ids, start=position)[:, 0]
+            ids = ops.convert_to_tensor(ids)
+            if len(ids.shape) == 2:
+                x, state = decode(self.target_embedding(ids, start=position), position, state)
+                logits = project(ops.reshape(x, (-1, self.d_model)))
+                shape = *ops.shape(ids), self.target_vocabulary_size
+                return ops.reshape(ops.cast(logits, "float32"), shape), state
+            x = self.target_embedding(ops.expand_dims(ids, 1), start=position)[:, 0]
             x, state = decode(x, position, state)
             return ops.cast(project(x), "float32"), state
 
+        step.takes_several = True  # type: ignore[attr-defined]
         return step
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:

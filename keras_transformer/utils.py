@@ -34,7 +34,8 @@ Shape: TypeAlias = tuple[int | None, ...]
 # Outputs of a search: tokens, lengths and log-probabilities.
 SearchOutputs: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
-# A decoding step: from ids, position and state to logits and the next state.
+# A decoding step: from ids, position and state to logits and the next state. With the attribute
+# `takes_several`, True, also from the ids of several positions.
 Step: TypeAlias = Callable[[Tensor, int | Tensor, State], tuple[Tensor, State]]
 
 # Result of `get_config`, argument of `from_config`.

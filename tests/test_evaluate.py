@@ -53,7 +53,7 @@ def sacrebleu_command(folder, systems, *options):
     for name, lines in zip(names, [TARGETS, *systems], strict=True):
         name.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:]]
-    command += ["-m", "bleu", "chrf", "-w", "12", "--force", *options]
+    command += ["-m", "bleu", "chrf", "ter", "-w", "12", "--force", *options]
     result = child_process.run(command, capture_output=True, check=True)
     return result.stdout.decode("utf-8")
 
@@ -62,7 +62,8 @@ def sacrebleu_command(folder, systems, *options):
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
     flags = ["-tok", tokenizer] if tokenizer else []
-    bleu, chrf = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags))
+    command = sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags)
+    bleu, chrf, ter = json.loads(command)
     quick = corpus_scores(OUTPUTS, TARGETS, **options)
     assert (bleu["name"], chrf["name"]) == ("BLEU", "chrF2")
     assert quick["bleu"] == pytest.approx(bleu["score"], abs=1e-9) and 5 < bleu["score"] < 95
@@ -72,9 +73,12 @@ def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
 
     report = report_of(TARGETS, OUTPUTS, **options)
     assert report["bleu"] == quick["bleu"] and report["chrf"] == quick["chrf"]
-    assert report["signature"].replace("bs:1000|seed:12345|", "") == quick["signature"]
+    assert report["ter"] == pytest.approx(ter["score"], abs=1e-9) and 5 < ter["score"] < 95
+    signature = f"{quick['signature']} {ter['signature']}"
+    assert report["signature"].replace("bs:1000|seed:12345|", "") == signature
     without = report_of(TARGETS, OUTPUTS, n_bootstrap=0, **options)
-    assert without.items() >= quick.items() and "bleu_interval" not in without
+    expected = quick | {"ter": report["ter"], "signature": signature}
+    assert without.items() >= expected.items() and "bleu_interval" not in without
 
 
 def test_comparison_is_that_of_the_command_line(tmp_path):
@@ -82,17 +86,18 @@ def test_comparison_is_that_of_the_command_line(tmp_path):
     # As a table: its JSON fails on NumPy's numbers.
     table = sacrebleu_command(tmp_path, [OUTPUTS, other], "--paired-bs", "--format", "text")
     triples = re.findall(r"([0-9.]+) \(([0-9.]+) ± ([0-9.]+)\)", table)
-    bleu, chrf, other_bleu, other_chrf = [tuple(map(float, triple)) for triple in triples]
+    triples = [tuple(map(float, triple)) for triple in triples]
     p_values = [float(p_value) for p_value in re.findall(r"p = ([0-9.]+)", table)]
 
     report = report_of(TARGETS, OUTPUTS, compare=lookup(SOURCES, other))
     comparison = report["comparison"]
-    for scores, expected in ((report, (bleu, chrf)), (comparison, (other_bleu, other_chrf))):
-        for name, (score, middle, half) in zip(("bleu", "chrf"), expected, strict=True):
-            limits = [max(middle - half, 0), min(middle + half, 100)]
+    names = "bleu", "chrf", "ter"
+    for scores, expected in ((report, triples[:3]), (comparison, triples[3:])):
+        for name, (score, middle, half) in zip(names, expected, strict=True):
+            limits = [max(middle - half, 0), min(middle + half, 1000 if name == "ter" else 100)]
             assert scores[name] == pytest.approx(score, abs=1e-9)
             assert scores[f"{name}_interval"] == pytest.approx(limits, rel=1e-6)
-    ours = [comparison["bleu_p_value"], comparison["chrf_p_value"]]
+    ours = [comparison[f"{name}_p_value"] for name in names]
     assert ours == pytest.approx(p_values, abs=6e-5) and 0.01 < ours[0] < 0.99
     assert comparison["exact_match"] == 100 / 8
     assert json.loads(json.dumps(report)) == report

@@ -273,7 +273,8 @@ def _parse(name, arguments, words):
     given = {name: value for name, value in vars(found).items() if name != "help"}
     for argument in arguments:
         if argument.is_list and argument.name in given:
-            given[argument.name] = tuple(x for x in given[argument.name] if x not in ("none", None))
+            left_out = ("none", None) if argument.section else ()
+            given[argument.name] = tuple(x for x in given[argument.name] if x not in left_out)
     return given
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    path: Annotated[str, "run directory"],
+    path: Annotated[tuple[str, ...], "run directory; several are exported as an ensemble"],
     base: Annotated[str, "directory of the model's versions; for ctranslate2, directory to create"],
     /,
     format: Annotated[
@@ -28,7 +28,7 @@ def export(
     *,
     options: Annotated[dict[str, Any], ExportConfig],
 ) -> None:
-    """Export a run as a SavedModel, base/<version>/, that TensorFlow Serving loads.
+    """Export a run or an ensemble as a SavedModel, base/<version>/, that TensorFlow Serving loads.
 
     The export is tested first, as a server would run it, and published only if all checks pass. It
     includes a model card (model.json) and warm-up requests. An imported model has the beam size
@@ -37,7 +37,7 @@ def export(
     from keras_transformer.runs.opening import load
     from keras_transformer.runs.run import Run
 
-    run = Run(path)
+    run = Run(path[0])
     config = ExportConfig.for_search(run.read_search(), **options)
     if format == "ctranslate2":
         from keras_transformer.tools.ctranslate2 import export_ctranslate2
@@ -45,12 +45,12 @@ def export(
         others = version, examples, examples_target
         if options or any(value is not None for value in others):
             raise ValueError("--format ctranslate2 has no further options: leave out the others.")
-        print(export_ctranslate2(load(run), base))
+        print(export_ctranslate2(load(path), base))
     elif format == "saved_model":
         from keras_transformer.serving.saved_model import export as publish
 
         pairs = _read_examples(run, examples, examples_target)
-        print(publish(load(run, "float32"), base, version, config, pairs, print_report))
+        print(publish(load(path, "float32"), base, version, config, pairs, print_report))
     else:
         raise ValueError(f"format must be saved_model or ctranslate2, received {format!r}.")
 

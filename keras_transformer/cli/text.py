@@ -36,7 +36,11 @@ WORST = {"source": "source", "reference": "target", "hypothesis": "translation"}
 
 
 def translate(
-    path: Annotated[str, "run directory, or SavedModel (its version directory, or the one above)"],
+    path: Annotated[
+        tuple[str, ...],
+        "run directory, several as an ensemble, or SavedModel (its version directory, or the one "
+        "above)",
+    ],
     /,
     prefix: Annotated[
         str | None, "text file with the prefix of each translation, line by line"
@@ -139,9 +143,9 @@ def _open_stdin():
 
 def evaluate(
     path: Annotated[
-        str,
-        "run directory, SavedModel (its version directory, or the one above), or text file with "
-        "translations, line by line",
+        tuple[str, ...],
+        "run directory, several as an ensemble, SavedModel (its version directory, or the one "
+        "above), or text file with translations, line by line",
     ],
     /,
     source: Annotated[
@@ -156,7 +160,7 @@ def evaluate(
         "that of the run's validation, or 13a",
     ] = None,
     compare: Annotated[
-        str | None, "second system, given like the first, for a significance test"
+        str | None, "second system, given like the first, but no ensemble, for a significance test"
     ] = None,
     n_bootstrap: Annotated[int, "bootstrap samples for 95 % intervals; 0: none"] = 1000,
     worst: Annotated[int, "wrong translations to print, worst first"] = 0,
@@ -168,7 +172,7 @@ def evaluate(
     *,
     options: Annotated[dict[str, Any], SearchConfig],
 ) -> None:
-    """Compare translations with references: BLEU, chrF and exact match.
+    """Compare translations with references: BLEU, chrF, TER and exact match.
 
     The search options apply to both systems.
     """
@@ -177,13 +181,16 @@ def evaluate(
     from keras_transformer.evaluate import evaluate as measure
     from keras_transformer.runs.opening import Opened, SentenceTranslator
 
-    paths = [path] if compare is None else [path, compare]
     how = options, precision, allow_ops, source_language, target_language
-    systems = [read_lines(one) if os.path.isfile(one) else Opened(one, *how) for one in paths]
+    paths = [path] if compare is None else [path, (compare,)]
+    systems = [
+        read_lines(*one) if len(one) == 1 and os.path.isfile(*one) else Opened(one, *how)
+        for one in paths
+    ]
     models = [system for system in systems if isinstance(system, Opened)]
     if (options or precision or source_language or target_language) and not models:
         raise ValueError(
-            f"{path} is a file of translations: leave out the options of a search or a model."
+            f"{path[0]} is a file of translations: leave out the options of a search or a model."
         )
     pairs = _read_evaluation_pairs(systems[0], source, target)
     set_threads(*models)
@@ -246,7 +253,7 @@ def _print_scores(report, system=""):
     if report["lines_per_second"]:
         rate = f"{report['lines_per_second']:.1f}"
         print(f"lines per second{system}: {rate} (excluding model loading)")
-    for name, title in (("bleu", "BLEU"), ("chrf", "chrF")):
+    for name, title in (("bleu", "BLEU"), ("chrf", "chrF"), ("ter", "TER")):
         line = f"{title}{system}: {report[name]:.2f}"
         if f"{name}_interval" in report:
             low, high = report[f"{name}_interval"]
@@ -259,9 +266,9 @@ def _print_scores(report, system=""):
 
 def score(
     path: Annotated[
-        str,
-        "run directory; or SavedModel with the signature score, which truncates overlong targets "
-        "(a run raises an error)",
+        tuple[str, ...],
+        "run directory, several as an ensemble; or SavedModel with the signature score, which "
+        "truncates overlong targets (a run raises an error)",
     ],
     /,
     source: Source,

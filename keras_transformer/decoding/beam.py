@@ -4,12 +4,19 @@ Shapes: B batch, N beams, P tokens of the prefix, T number of steps taken, V voc
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.decoding.sampling import (
+from keras_transformer.decoding.logits_processors import (
     NEVER,
+    LogitsProcessor,
+    apply,
+    make_processors,
+)
+from keras_transformer.decoding.prefix import begin
+from keras_transformer.decoding.sampling import (
     append,
     greedy_search,
     logsumexp,
@@ -19,7 +26,7 @@ from keras_transformer.decoding.sampling import (
     shrinking_loop,
 )
 from keras_transformer.presets import SearchConfig, resolve_search
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.utils import SearchOutputs, State, Step, Tensor
 
 ALWAYS = float("inf")  # stands for NaN, so that it ranks first and is not lost
@@ -50,6 +57,7 @@ def beam_search(
     fixed_shapes: bool = False,
     beam_patience: float = SearchConfig.beam_patience,
     length_norm: str = SearchConfig.length_norm,
+    logits_processors: Sequence[LogitsProcessor] = (),
 ) -> SearchOutputs:
     """Extends the N most probable prefixes of each row; returns the N best that have ended.
 
@@ -60,7 +68,7 @@ def beam_search(
     at its current length; or when nothing can change. The latter is exact: log-probabilities only
     fall as tokens are added and lp only grows, so no beam of a row can rank above
     log_prob / lp(max_length) of its current best one. Hypotheses that are unfinished after the last
-    step count as ended.
+    step count as ended. With `logits_processors` that raise log-probabilities, neither holds.
 
     Args:
         step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`, but `step`
@@ -74,6 +82,8 @@ def beam_search(
             search, which is slow if α or `max_length` is large, as the bound is loose then.
         length_norm: lp: `"gnmt"`, ((5 + length) / 6)^α (Wu et al., 2016, "Google's Neural Machine
             Translation System", §7); or `"length"`, length^α, as in Marian and Hugging Face.
+        logits_processors: See `greedy_search`, but they receive and return log-probabilities, as in
+            Hugging Face: hypotheses are ranked by the sum of what they return.
 
     Returns:
         `tokens`, int32 `(B, N, T)`, best first: each up to and including its END, then PAD;
@@ -85,7 +95,10 @@ def beam_search(
     Raises:
         ValueError: If `beam_size`, α, p or `length_norm` is invalid; see also `greedy_search`.
     """
-    config = SearchConfig(beam_size, length_penalty, beam_patience, length_norm)
+    config = SearchConfig(
+        *(beam_size, length_penalty, beam_patience, length_norm),
+        logits_processors=tuple(logits_processors),
+    )
     return search(step, state, batch_size, max_length, config, prefix, fixed_shapes=fixed_shapes)
 
 
@@ -113,7 +126,8 @@ def search(
         see `beam_search`, with N = `config.beam_size`.
 
     Raises:
-        ValueError: If the beam is wider than the vocabulary; see also `greedy_search`.
+        ValueError: If the beam is wider than the vocabulary, or `config.min_length` above
+            `max_length`; see also `greedy_search`.
 
     Example:
 
@@ -132,15 +146,21 @@ def search(
     ...     return search(step, state, len(source), 64, beam_size=5, fixed_shapes=True)
     """
     config = resolve_search(config, options)
+    longest = tf.get_static_value(max_length)
+    if longest is not None and config.min_length > longest:
+        raise ValueError(
+            f"min_length must be at most {longest}, the maximum length, received "
+            f"{config.min_length}."
+        )
     if config.beam_size > 1:
         return _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes)
     arguments = step, state, batch_size, max_length
+    last = prefix, fixed_shapes, make_processors(config)
     if config.sample:
         seed = config.seed if seeds is None else seeds
-        sampling = config.temperature, config.top_k, config.top_p, seed
-        outputs = sample(*arguments, *sampling, prefix, fixed_shapes)
+        outputs = sample(*arguments, config.temperature, config.top_k, config.top_p, seed, *last)
     else:
-        outputs = greedy_search(*arguments, prefix, fixed_shapes)
+        outputs = greedy_search(*arguments, *last)
     return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
 
 
@@ -166,26 +186,37 @@ def ranking_score(
 
 def _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes):
     """Does what `beam_search` does, for more than one beam."""
-    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
     penalty = {"length_penalty": config.length_penalty, "length_norm": config.length_norm}
     rank = functools.partial(ranking_score, **penalty)
     beam_size, enough = config.beam_size, config.beam_patience * config.beam_size
-    arguments = step, state, batch_size, max_length, beam_size, rank, constraint
-    alive, ended, steps = _search(*arguments, fixed_shapes, enough)
+    arguments = step, state, batch_size, max_length, beam_size, rank, prefix
+    alive, ended, steps = _search(*arguments, fixed_shapes, enough, make_processors(config))
     # If a row could still change, the last step was taken: unfinished hypotheses count as ended.
     # In other rows none of them ranks above the ended ones, which come first in ties.
-    unfinished = alive._replace(score=rank(alive.log_prob, steps))
+    unfinished = alive._replace(score=rank(alive.score, steps))
     best = _select_best(beam_size, ended, unfinished)
-    log_prob = tf.where(tf.equal(best.log_prob, ALWAYS), float("nan"), best.log_prob)
+    log_prob = tf.where(tf.equal(best.score, ALWAYS), float("nan"), best.log_prob)
     return best.tokens, best.lengths, log_prob
 
 
-def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fixed_shapes, enough):
+def _search(
+    step,
+    state,
+    batch_size,
+    max_length,
+    beam_size,
+    rank,
+    prefix,
+    fixed_shapes,
+    enough,
+    processors,
+):
     """Returns the N unfinished hypotheses, the N best that have ended, and the number of steps."""
 
     def running(outputs):
         _, alive, ended, _ = outputs
-        bound = rank(alive.log_prob[:, 0], max_length)  # the best score still possible
+        bound = rank(alive.score[:, 0], max_length)  # the best score still possible
         return ended.score[:, -1] < bound
 
     def advance(position, rows, outputs, state):
@@ -194,76 +225,98 @@ def _search(step, state, batch_size, max_length, beam_size, rank, constraint, fi
         logits = read_logits(logits)
         check_beam_size(beam_size, logits.shape[-1])
         required = None
-        if constraint:
-            required = constraint(position, logits.shape[-1])
+        if prefix:
+            required = prefix.required(position, logits.shape[-1])
             required = tf.gather(required, tf.repeat(rows, beam_size))
-        log_prob, beam, token = _extend(logits, alive.log_prob, required, fixed_shapes)
+        scores = None
+        if processors:
+            best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            logits -= logsumexp(logits, best, fixed_shapes)[:, tf.newaxis]
+            before = tf.reshape(alive.tokens, [tf.size(last), -1])
+            scores = apply(processors, logits, before, position)
+        log_prob, score, beam, token = _extend(logits, scores, alive, required, fixed_shapes)
         tokens = tf.gather(alive.tokens, beam, batch_dims=1)
         tokens = append(tokens, token, position if fixed_shapes else None)
         lengths = tf.fill(tf.shape(token), position + 1)
         ends = tf.equal(token, END)
-        new = tf.where(ends, rank(log_prob, position + 1), NEVER)
+        new = tf.where(ends, rank(score, position + 1), NEVER)
         # Hypotheses that end below the N best are kept, but not counted: they may be nonsense.
         count += tf.math.count_nonzero(new[:, :beam_size] > NEVER, axis=1, dtype=tf.int32)
         if not fixed_shapes:
             padding = tf.fill(tf.shape(ended.lengths), PAD)
             ended = ended._replace(tokens=append(ended.tokens, padding))
         ended = _select_best(beam_size, ended, Hypotheses(tokens, lengths, log_prob, new))
-        still = tf.where(ends, NEVER, log_prob)
+        still = tf.where(ends, NEVER, score)
         # If words are long, all ended hypotheses may be worse than that of greedy search.
         ahead = rank(tf.reduce_max(still, axis=1), position + 1) > ended.score[:, 0]
         over = (tf.cast(count, tf.float32) >= enough) & tf.logical_not(ahead)
         still = tf.where(over[:, tf.newaxis], NEVER, still)
         chosen = tf.math.top_k(still, beam_size).indices
-        alive = Hypotheses(tokens, lengths, still, still).pick(chosen)
+        alive = Hypotheses(tokens, lengths, log_prob, still).pick(chosen)
         last, parents = (tf.gather(x, chosen, batch_dims=1) for x in (token, beam))
         parents += tf.range(tf.size(rows))[:, tf.newaxis] * beam_size
         state = _reorder_state(state, next_state, tf.reshape(parents, [-1]))
         return (last, alive, ended, count), state
 
-    # Only one of the N beams of a row is alive at first: N equal ones would remain equal.
-    alone = tf.one_hot(tf.zeros([batch_size], tf.int32), beam_size, 0.0, NEVER)
-    nothing = Hypotheses(
-        tf.fill([batch_size, beam_size, max_length if fixed_shapes else 0], PAD),
-        tf.zeros([batch_size, beam_size], tf.int32),
-        tf.fill([batch_size, beam_size], NEVER),
-        tf.fill([batch_size, beam_size], NEVER),
+    arguments = step, state, batch_size, max_length, prefix, fixed_shapes
+    last, tokens, log_prob, state = begin(*arguments)
+    start = tf.shape(tokens)[1]
+    if fixed_shapes:
+        tokens = tf.fill([batch_size, max_length], PAD)
+    last, tokens, log_prob = (
+        tf.repeat(x[:, tf.newaxis], beam_size, axis=1) for x in (last, tokens, log_prob)
     )
-    starts = tf.fill([batch_size, beam_size], START)
-    alive = nothing._replace(log_prob=alone, score=alone)
-    outputs = starts, alive, nothing, tf.zeros([batch_size], tf.int32)
+    # Only one of the N beams of a row is alive at first: N equal ones would remain equal.
+    alone = tf.where(tf.range(beam_size) > 0, NEVER, log_prob)
+    lengths, never = tf.fill(tf.shape(last), start), tf.fill(tf.shape(last), NEVER)
+    alive = Hypotheses(tokens, lengths, log_prob, alone)
+    nothing = Hypotheses(tf.zeros_like(tokens), tf.zeros_like(lengths), never, never)
+    outputs = last, alive, nothing, tf.zeros([batch_size], tf.int32)
     row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
     state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
     (_, alive, ended, _), steps = shrinking_loop(
-        running, advance, outputs, state, max_length, beam_size, fixed_shapes
+        running, advance, outputs, state, max_length, beam_size, fixed_shapes, start
     )
     return alive, ended, steps
 
 
-def _extend(logits, log_prob, required, compiled):
+def _extend(logits, scores, alive, required, compiled):
     """Returns the 2N best extensions of a row's N beams by one token, best first.
 
-    At most N of them can end, so at least N remain that do not. `log_prob` `(B, N)` is that of the
-    beams, `required` ids `(B·N,)`; returned are log-probabilities, beams and tokens, `(B, 2N)`.
+    At most N of them can end, so at least N remain that do not. `scores` `(B·N, V)`, if they are
+    given, rank tokens instead of the logits, which are log-probabilities then; `required` are ids
+    `(B·N,)`. Returned are log-probabilities, their sums for ranking, beams and tokens, `(B, 2N)`.
     """
-    num_beams, vocabulary_size = log_prob.shape[1], logits.shape[-1]
-    allowed_logits = logits
+    num_beams, vocabulary_size = alive.score.shape[1], logits.shape[-1]
+    ranked = logits if scores is None else scores
     if required is not None:
         required = required[:, tf.newaxis]
-        allowed = tf.equal(required, PAD) | tf.equal(required, tf.range(vocabulary_size))
-        allowed_logits = tf.where(allowed, logits, NEVER)
+        other = tf.where(tf.equal(required, PAD), ranked, NEVER)
+        ranked = tf.where(tf.equal(required, tf.range(vocabulary_size)), logits, other)
     width = min(2 * num_beams, vocabulary_size)
-    best_logits, tokens = _top_k(allowed_logits, width)
-    best = tokens[:, 0] if required is None else tf.argmax(logits, axis=-1, output_type=tf.int32)
-    total = logsumexp(logits, best, compiled)[:, tf.newaxis]
-    gains = tf.reshape(best_logits - total, [-1, num_beams, width])
-    log_prob = log_prob[:, :, tf.newaxis]
-    sums = tf.where(tf.equal(log_prob, NEVER), NEVER, log_prob + gains)
+    gains, tokens = _top_k(ranked, width)
+    if scores is None:
+        best = tokens[:, 0]
+        if required is not None:
+            best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        gains -= logsumexp(logits, best, compiled)[:, tf.newaxis]
+
+    def add(sums, gains):
+        return tf.reshape(
+            sums[:, :, tf.newaxis] + tf.reshape(gains, [-1, num_beams, width]),
+            [-1, num_beams * width],
+        )
+
+    dropped = tf.repeat(tf.equal(alive.score, NEVER), width, axis=1)
+    sums = tf.where(dropped, NEVER, add(alive.score, gains))
     sums = tf.where(tf.math.is_nan(sums), ALWAYS, sums)
-    sums = tf.reshape(sums, [-1, num_beams * width])
-    log_prob, index = tf.math.top_k(sums, 2 * num_beams)
+    score, index = tf.math.top_k(sums, 2 * num_beams)
+    log_prob = score
+    if scores is not None:
+        own = add(alive.log_prob, tf.gather(logits, tokens, batch_dims=1))
+        log_prob = tf.gather(own, index, batch_dims=1)
     tokens = tf.reshape(tokens, [-1, num_beams * width])
-    return log_prob, index // width, tf.gather(tokens, index, batch_dims=1)
+    return log_prob, score, index // width, tf.gather(tokens, index, batch_dims=1)
 
 
 def _top_k(logits, count):

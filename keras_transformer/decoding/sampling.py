@@ -6,20 +6,17 @@ T number of steps taken, V vocabulary, K kept by top-k.
 
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding.logits_processors import NEVER, LogitsProcessor, apply
+from keras_transformer.decoding.prefix import Prefix, begin, growing_shapes
 from keras_transformer.presets import SearchConfig
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.special_ids import END, PAD
 from keras_transformer.utils import Nested, SearchOutputs, State, Step, Tensor
-
-# Function from position and V to the ids that a prefix requires `(B,)`, PAD if any may follow.
-Constraint: TypeAlias = Callable[[int | Tensor, int | None], Tensor]
-
-NEVER = float("-inf")  # the log-probability of what cannot follow, and of an empty hypothesis
 
 
 def greedy_search(
@@ -29,23 +26,30 @@ def greedy_search(
     max_length: int | Tensor,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
+    logits_processors: Sequence[LogitsProcessor] = (),
 ) -> SearchOutputs:
     """Chooses the most probable token at each position until every row has ended.
 
     Args:
         step: Function from ids `(B,)`, position (scalar) and state to logits `(B, V)` and the next
-            state. It receives START at position 0, and fewer rows as more of them have ended.
+            state. It receives START at position 0, and fewer rows as more of them have ended. If it
+            has the attribute `takes_several`, True, as that of a model does, it is called with the
+            ids `(B, P)` that all rows begin with, and returns logits `(B, P, V)`.
         state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
         batch_size: B, an int or a scalar integer tensor; 0 is valid.
         max_length: Maximum number of steps, at least 1.
         prefix: int ids `(B, P)` that rows start with, padded with PAD or ragged; P ≤ `max_length`.
         fixed_shapes: Whether T is `max_length` in every step, however soon rows end, as XLA
             requires; the state must not grow then.
+        logits_processors: Functions from logits, float32 `(B, V)`, the tokens so far, int32
+            `(B, t)`, and position, a scalar, to logits from which a token is chosen: -inf for what
+            may not follow. The ids of a prefix are not chosen.
 
     Returns:
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
         PAD; `lengths`, int32 `(B,)`, END included; and `log_prob`, float32 `(B,)`: the sum of the
-        tokens' natural-log probabilities, prefix and END included, not normalized by length. A row
+        tokens' natural-log probabilities, prefix and END included, not normalized by length, and
+        without what `logits_processors` change. A row
         whose next token would have probability 0 (all logits of a step are -inf, or that of the
         prefix's token) has no hypothesis: all PAD, length 0, log_prob -inf. NaN logits make
         log_prob NaN.
@@ -53,7 +57,7 @@ def greedy_search(
     Raises:
         ValueError: If `max_length` is not positive, less than P, or more than the state has room
             for; if the state or the prefix does not have B rows; if an id of the prefix is invalid;
-            or if `step` returns logits of another rank.
+            or if `step` or a processor returns logits of another shape.
 
     Example:
 
@@ -63,7 +67,7 @@ def greedy_search(
     >>> tokenizer.detokenize(tokens).numpy().tolist()
     [b'1998-05-09']
     """
-    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
 
     def choose(logits, position, rows):
         if not fixed_shapes:
@@ -75,7 +79,8 @@ def greedy_search(
         best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
         return best, best
 
-    return _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
+    arguments = step, state, batch_size, max_length, choose, prefix, fixed_shapes
+    return _decode_tokens(*arguments, logits_processors)
 
 
 def sample(
@@ -89,6 +94,7 @@ def sample(
     seed: int | Tensor = SearchConfig.seed,
     prefix: Tensor | None = None,
     fixed_shapes: bool = False,
+    logits_processors: Sequence[LogitsProcessor] = (),
 ) -> SearchOutputs:
     """Samples every token from the predicted distribution.
 
@@ -96,7 +102,8 @@ def sample(
     `top_p` and `seed` are numbers, or tensors `(B,)` with one for each row.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes: See `greedy_search`.
+        step, state, batch_size, max_length, prefix, fixed_shapes, logits_processors: See
+            `greedy_search`.
         temperature: Divides the logits. Near 0, the most probable token is always chosen.
         top_k: Number of most probable tokens to sample from; 0 for all. 1 is greedy search.
         top_p: Sample from the fewest most probable tokens that have at least this share, in (0, 1],
@@ -117,7 +124,7 @@ def sample(
     >>> step, state = model.make_step(), model.initial_state(source)
     >>> tokens, lengths, log_prob = sample(step, state, len(source), 64, top_p=0.9)
     """
-    batch_size, max_length, constraint = read_arguments(state, batch_size, max_length, prefix)
+    batch_size, max_length, prefix = read_arguments(state, batch_size, max_length, prefix)
     for name, value in dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed).items():
         _check_option(name, value, batch_size)
     uniform = _random_uniform(seed, batch_size, max_length)  # (B, max_length)
@@ -137,7 +144,8 @@ def sample(
         rank_index = tf.minimum(rank_index, last)  # if rounding left the draw beyond all
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
-    return _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes)
+    arguments = step, state, batch_size, max_length, choose, prefix, fixed_shapes
+    return _decode_tokens(*arguments, logits_processors)
 
 
 def _check_option(name, value, batch_size):
@@ -192,7 +200,7 @@ class Tokens(NamedTuple):
     log_prob: tf.Tensor  # float32 (B,)
 
 
-def _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixed_shapes):
+def _decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_shapes, processors):
     """Appends tokens to every row until all have ended: returns what `greedy_search` does.
 
     `choose` is a function from logits, float32 `(A, V)`, position (scalar) and the indices of their
@@ -203,12 +211,20 @@ def _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixe
     def advance(position, rows, outputs, state):
         logits, state = step(outputs.last, position, state)
         logits = read_logits(logits)
-        chosen, best = choose(logits, position, rows)
-        if constraint:
-            required = tf.gather(constraint(position, logits.shape[-1]), rows)
-            chosen = tf.where(tf.equal(required, PAD), chosen, required)
-        total = logsumexp(logits, best, fixed_shapes)
-        gain = tf.gather(logits, chosen, batch_dims=1) - total
+        scores = apply(processors, logits, outputs.tokens, position) if processors else logits
+        chosen, best = choose(scores, position, rows)
+        chosen_logits = tf.gather(logits, chosen, batch_dims=1)
+        if processors:
+            best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            excluded = tf.equal(tf.gather(scores, chosen, batch_dims=1), NEVER)
+            chosen_logits = tf.where(excluded, NEVER, chosen_logits)
+        if prefix:
+            required = tf.gather(prefix.required(position, logits.shape[-1]), rows)
+            is_free = tf.equal(required, PAD)
+            chosen = tf.where(is_free, chosen, required)
+            required_logits = tf.gather(logits, chosen, batch_dims=1)
+            chosen_logits = tf.where(is_free, chosen_logits, required_logits)
+        gain = chosen_logits - logsumexp(logits, best, fixed_shapes)
         last = tf.where(outputs.ended, PAD, chosen)
         outputs = Tokens(
             last,
@@ -219,36 +235,21 @@ def _decode_tokens(step, state, batch_size, max_length, choose, constraint, fixe
         )
         return outputs, state
 
-    nothing = Tokens(
-        tf.fill([batch_size], START),
-        tf.fill([batch_size], False),
-        tf.fill([batch_size, max_length if fixed_shapes else 0], PAD),
-        tf.zeros([batch_size], tf.int32),
-        tf.zeros([batch_size], tf.float32),
-    )
+    arguments = step, state, batch_size, max_length, prefix, fixed_shapes
+    last, tokens, log_prob, state = begin(*arguments)
+    start = tf.shape(tokens)[1]
+    if fixed_shapes:
+        tokens = tf.fill([batch_size, max_length], PAD)
+    ended = tf.equal(log_prob, NEVER)
+    outputs = Tokens(last, ended, tokens, tf.fill([batch_size], start), log_prob)
+    how = {"start": start, "fixed_shapes": fixed_shapes}
     outputs, _ = shrinking_loop(
-        lambda outputs: ~outputs.ended, advance, nothing, state, max_length, 1, fixed_shapes
+        lambda outputs: ~outputs.ended, advance, outputs, state, max_length, **how
     )
     # Such a row has no hypothesis.
     never = tf.equal(outputs.log_prob, NEVER)
     tokens = tf.where(never[:, tf.newaxis], PAD, outputs.tokens)
     return tokens, tf.where(never, 0, outputs.lengths), outputs.log_prob
-
-
-def begin_with(step: Step, state: State, tokens: Tensor) -> tuple[Step, State]:
-    """Returns a step and a state with which every row begins with a given token.
-
-    The `tokens`, int32 `(B,)`, have the probability 1; those that follow depend on them.
-    """
-
-    def begin(ids, position, state):
-        inner, tokens = state
-        logits, inner = step(ids, position, inner)
-        least = tf.cast(NEVER, logits.dtype)
-        only = functools.partial(tf.one_hot, tokens, logits.shape[-1], 0, least, dtype=logits.dtype)
-        return tf.switch_case(tf.minimum(position, 1), [only, lambda: logits]), (inner, tokens)
-
-    return begin, (state, tokens)
 
 
 def read_logits(logits: Tensor) -> Tensor:
@@ -274,23 +275,6 @@ def logsumexp(logits: Tensor, best: Tensor, compiled: bool) -> Tensor:
     return tf.where(tf.equal(largest, NEVER), 0.0, total)
 
 
-def _prefix_constraint(prefix):
-    ids = tf.cast(prefix, tf.int32)
-    width = tf.shape(ids)[1]
-    ids = tf.pad(ids, [[0, 0], [0, 1]], constant_values=PAD)  # read past the end
-
-    def required(position, vocabulary_size):
-        known, size = tf.get_static_value(prefix), vocabulary_size or math.inf
-        if known is not None and known.size and not 0 <= known.min() <= known.max() < size:
-            raise ValueError(
-                f"The prefix holds ids from {known.min()} to {known.max()}, but the vocabulary has "
-                f"ids from 0 to {size - 1}."
-            )
-        return tf.gather(ids, tf.minimum(position, width), axis=1)
-
-    return required
-
-
 def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Tensor:
     """Adds `ids` `(...)` to `tokens` `(..., T)`: at the end, or at an existing place."""
     ids = ids[..., tf.newaxis]
@@ -301,8 +285,8 @@ def append(tokens: Tensor, ids: Tensor, place: int | Tensor | None = None) -> Te
 
 def read_arguments(
     state: State, batch_size: int | Tensor, max_length: int | Tensor, prefix: Tensor | None
-) -> tuple[int | Tensor, int | Tensor, Constraint | None]:
-    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and a `Constraint`.
+) -> tuple[int | Tensor, int | Tensor, Prefix | None]:
+    """Checks arguments of `greedy_search`; returns the sizes, tensors as int32, and the prefix.
 
     Eagerly, their values are known; while a graph is traced, shapes, ints and constants are.
     Nothing is checked in a running graph: on a server, an error would be of no use.
@@ -321,7 +305,6 @@ def read_arguments(
         room = state["past_positions"].shape[1]
         if None not in (room, steps) and room < steps:
             raise ValueError(f"The state has length={room}, but max_length is {steps}.")
-    constraint = None
     if prefix is not None:
         ragged = isinstance(prefix, tf.RaggedTensor)
         prefix = prefix.to_tensor() if ragged else tf.convert_to_tensor(prefix)
@@ -332,11 +315,11 @@ def read_arguments(
                 f"The prefix must be integer ids of shape (batch_size={rows}, at most max_length="
                 f"{steps}), received {prefix.dtype.name} of shape {shape}."
             )
-        constraint = _prefix_constraint(prefix)
+        prefix = Prefix(prefix)
     batch_size, max_length = (
         tf.cast(x, tf.int32) if tf.is_tensor(x) else x for x in (batch_size, max_length)
     )
-    return batch_size, max_length, constraint
+    return batch_size, max_length, prefix
 
 
 def shrinking_loop(
@@ -347,6 +330,7 @@ def shrinking_loop(
     max_length: int | Tensor,
     beam_size: int = 1,
     fixed_shapes: bool = False,
+    start: int | Tensor = 0,
 ) -> tuple[Nested, Tensor]:
     """Repeats a step until no row can change any more, or `max_length` times.
 
@@ -362,14 +346,13 @@ def shrinking_loop(
             with every step; a row that has ended is padded with 0.
         state: Nested structure of tensors `(B·N, …)`, not returned; axes of size 0 grow likewise.
         fixed_shapes: Whether all rows stay and no axis grows, as XLA requires.
+        start: Position of the first step.
 
     Returns:
-        The final outputs, tensors `(B, …)`, and the number of steps taken.
+        The final outputs, tensors `(B, …)`, and the position after the last step.
     """
     scalar, vector = tf.TensorShape([]), tf.TensorShape([None])
-    output_shapes, state_shapes = tf.nest.map_structure(  # an axis of size 0 grows
-        lambda x: tf.TensorShape([None, *(size or None for size in x.shape[1:])]), (outputs, state)
-    )
+    output_shapes, state_shapes = growing_shapes((outputs, state))
     shapes = None if fixed_shapes else (scalar, output_shapes, state_shapes)
     repeat = functools.partial(_repeat, running, advance, max_length, shapes)
 
@@ -389,12 +372,12 @@ def shrinking_loop(
 
     rows = tf.range(tf.shape(tf.nest.flatten(outputs)[0])[0])
     if fixed_shapes:
-        steps, outputs, _ = repeat(rows, tf.constant(0), outputs, state)
+        steps, outputs, _ = repeat(rows, tf.convert_to_tensor(start), outputs, state)
         return outputs, steps
     steps, _, outputs, _, _ = tf.while_loop(
         lambda position, rows, *_: (tf.size(rows) > 0) & (position < max_length),
         shrink,
-        (tf.constant(0), rows, outputs, outputs, state),
+        (tf.convert_to_tensor(start), rows, outputs, outputs, state),
         shape_invariants=(scalar, vector, output_shapes, output_shapes, state_shapes),
     )
     return outputs, steps

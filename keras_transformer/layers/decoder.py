@@ -225,13 +225,14 @@ class Decoder(Stack):
         """Computes one more position.
 
         Args:
-            x: The embedded token at `position`, shape `(B, D)`.
+            x: The embedded token at `position`, shape `(B, D)`; or, with a state that grows, those
+                at P positions, `(B, P, D)`.
             position: Python int or scalar integer tensor.
             state: The state from `initial_state` or from the previous step.
 
         Returns:
-            Tensor of shape `(B, D)`, equal to that of a full pass at this position; and the next
-            state.
+            Tensor of the shape of `x`, equal to that of a full pass at these positions; and the
+            next state.
         """
         return decoder_step.DecoderStep(self)(x, position, state)
 

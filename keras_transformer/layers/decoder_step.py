@@ -1,5 +1,7 @@
 """Decoding one position at a time, with keys and values of the previous positions cached.
 
+Several positions, such as those of a prefix, may be computed at once: R rows `(B·P, D)`.
+
 Keys and values, which a pass over the whole prefix would compute again and again, are cached in a
 state. The products of one position are small, and reading the weights from memory takes most of the
 time: so the kernels are concatenated and transposed once, before the loop.
@@ -8,7 +10,8 @@ time: so the kernels are concatenated and transposed once, before the loop.
 `MultiHeadAttention`. They read the weights of the layers, and call any sublayer that computes
 something else: a subclass, or a quantized layer.
 
-Shapes: B batch, S source length, t positions decoded so far, D d_model, H heads, K width of a head.
+Shapes: B batch, S source length, t positions decoded so far, P positions decoded at once, R = B·P,
+D d_model, H heads, K width of a head.
 """
 
 import math
@@ -71,7 +74,7 @@ def initial_state(
 class DecoderStep:
     """Computes one position of a `Decoder`, with the weights that it has now.
 
-    It is called as `Decoder.step` is.
+    It is called as `Decoder.step` is; without a fixed length also with x `(B, P, D)`.
     """
 
     def __init__(self, decoder: Stack, operations: LoopOperations = ANY_LOOP) -> None:
@@ -84,22 +87,29 @@ class DecoderStep:
         self.tables = {id(x): (x, x.make_tables(loop=True)) for x in self.schemes if x}
 
     def __call__(self, x: Tensor, position: int | Tensor, state: State) -> tuple[Tensor, State]:
-        x = ops.cast(x, self.compute_dtype)
-        past_mask = None
+        shape, x = ops.shape(x), ops.cast(x, self.compute_dtype)
+        past_mask, count = None, shape[1] if len(shape) == 3 else None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "past_positions" in state:
             x = _check_position(x, position, ops.shape(state["past_positions"])[1])
             past_mask = key_mask(ops.less_equal(state["past_positions"], position))
         else:
-            num_keys = num_keys + 1
+            num_keys = num_keys + (1 if count is None else count)
+        if count is not None:
+            x = ops.reshape(x, (-1, shape[2]))
+            positions = ops.expand_dims(ops.arange(count) + position, 1)
+            past_mask = ops.less_equal(ops.arange(num_keys), positions)
 
         def append(cached, new):
             if "past_positions" in state:
                 return ops.slice_update(cached, (0, 0, position, 0), new)
             return ops.concatenate((cached, new), axis=2)
 
+        lengths = 1 if count is None else count, num_keys
         biases = {
-            key: PositionBias(scheme, 1, num_keys, position, tables, self.multiply)
+            key: PositionBias(
+                *(scheme, *lengths, position, tables if count is None else None), self.multiply
+            )
             for key, (scheme, tables) in self.tables.items()
         }
         past, memories = [], state.get("memory", [None] * len(self.layers))
@@ -107,14 +117,14 @@ class DecoderStep:
             self.layers, self.schemes, state["past"], memories, strict=True
         ):
             bias, memory_mask = biases.get(id(scheme)), state.get("memory_mask")
-            x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask)
+            x, cached = layer.step(x, cached, append, past_mask, bias, memory, memory_mask, count)
             past.append(cached)
         x = self.final_norm(x) if self.final_norm else x
-        return x, state | {"past": past}
+        return x if count is None else ops.reshape(x, shape), state | {"past": past}
 
 
 class LayerStep:
-    """One position of a `DecoderLayer`."""
+    """One position of a `DecoderLayer`, or several."""
 
     def __init__(self, layer: ResidualBlock, operations: LoopOperations) -> None:
         self.residual = layer.residual
@@ -136,31 +146,37 @@ class LayerStep:
         bias: PositionBias | None,
         memory: tuple[Tensor, Tensor] | None,
         memory_mask: Tensor | None,
+        count: int | Tensor | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Computes one position.
+        """Computes one position, or P.
 
         Args:
-            x: Tensor of shape `(B, D)`.
+            x: Tensor of shape `(R, D)`.
             past: Cached keys and values of the self-attention, `(B, H, t, K)`.
-            append: Function from cached and new keys or values `(B, H, 1, K)` to both.
-            past_mask: Mask of the cached positions that are filled, `(B, 1, 1, t)`, or None.
+            append: Function from cached and new keys or values `(B, H, P, K)` to both.
+            past_mask: Mask of keys, `(B, 1, 1, t)` or `(P, t + P)`, or None.
             bias: Position bias of the self-attention, or None.
             memory, memory_mask: Keys and values of the cross-attention, `(B, H, S, K)`, or None;
                 and their mask, `(B, 1, 1, S)`, or None.
+            count: P, or None for one position.
 
         Returns:
-            Tensor of shape `(B, D)`, and keys and values with this position.
+            Tensor of shape `(R, D)`, and keys and values with the new positions.
         """
 
         def attend_self(y):
-            query, key, value = self.self_attention.project(y)
+            query, key, value = self.self_attention.project(y, count)
             if bias:
                 query, key = (bias.scheme.rotate(heads, bias) for heads in (query, key))
+            if count is not None:
+                query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
             key, value = append(past[0], key), append(past[1], value)
             return self.self_attention.attend(query, key, value, past_mask, bias), (key, value)
 
         def attend_memory(y):
-            (query,) = self.cross_attention.project(y)
+            (query,) = self.cross_attention.project(y, count)
+            if count is not None:
+                query = ops.transpose(query, (0, 2, 1, 3))
             return self.cross_attention.attend(query, *memory, memory_mask), None
 
         x, new_past = self.residual(x, self.self_attention_norm, attend_self)
@@ -171,7 +187,7 @@ class LayerStep:
 
 
 class AttentionStep:
-    """One query of a `MultiHeadAttention`, with those projections in `names` as one product."""
+    """Queries of a `MultiHeadAttention`, with those projections in `names` as one product."""
 
     def __init__(
         self,
@@ -196,13 +212,17 @@ class AttentionStep:
             self.fused_projection = operations.projection(matrix, bias)
         self.output = make_projection(attention.output_dense, operations)
 
-    def project(self, x: Tensor) -> list[Tensor]:
-        """Projects `(B, D)` to heads `(B, H, 1, K)`, one tensor for each name."""
+    def project(self, x: Tensor, count: int | Tensor | None) -> list[Tensor]:
+        """Projects `(R, D)` to heads, one tensor for each name.
+
+        They are `(B, H, 1, K)`; for a count of P positions `(B, P, H, K)`.
+        """
         if self.fused_projection is None:
-            return [
-                ops.transpose(scale * dense(ops.expand_dims(x, 1)), (0, 2, 1, 3))
-                for dense, scale in zip(self.denses, self.scales, strict=True)
+            x = ops.reshape(x, (-1, 1 if count is None else count, x.shape[-1]))
+            found = [
+                scale * dense(x) for dense, scale in zip(self.denses, self.scales, strict=True)
             ]
+            return [ops.transpose(x, (0, 2, 1, 3)) for x in found] if count is None else found
         heads, widths = self.attention.num_heads, self.widths
         projected = [self.fused_projection(x)]
         if len(widths) > 1:
@@ -210,7 +230,9 @@ class AttentionStep:
             # A number of equal sections takes fewer operations than their ends.
             sections = len(widths) if len(set(widths)) == 1 else ends
             projected = ops.split(projected[0], sections, axis=-1)
-        return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in projected]
+        if count is None:
+            return [ops.reshape(x, (-1, heads, 1, x.shape[-1] // heads)) for x in projected]
+        return [ops.reshape(x, (-1, count, heads, x.shape[-1] // heads)) for x in projected]
 
     def attend(
         self,
@@ -220,7 +242,7 @@ class AttentionStep:
         mask: Tensor | None,
         bias: PositionBias | None = None,
     ) -> Tensor:
-        """Attends from heads `(B, H, 1, K)` to `(B, H, t, K)`; returns the output `(B, D)`."""
+        """Attends from heads `(B, H, P, K)` to `(B, H, t, K)`; returns the output `(R, D)`."""
         attention = self.attention
         if self.overrides_attend:
             query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
@@ -231,6 +253,8 @@ class AttentionStep:
             x, _ = attend_heads(
                 *(query, key, value, mask), multiply=multiply, softmax=softmax, position_bias=bias
             )
+        if x.shape[-2] != 1 and not self.overrides_attend:  # already (B, P, H, K) otherwise
+            x = ops.transpose(x, (0, 2, 1, 3))
         if self.output:
             return self.output(ops.reshape(x, (-1, attention.num_heads * attention.value_dim)))
         x = ops.reshape(x, (-1, 1, attention.num_heads, attention.value_dim))

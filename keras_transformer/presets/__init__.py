@@ -15,7 +15,8 @@ True
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_transformer.presets.languages import Languages
@@ -28,6 +29,7 @@ from keras_transformer.presets.options import (
     LENGTH_NORMS,
     MODEL_TYPES,
     NOT_NEGATIVE,
+    PENALTY,
     POSITIVE,
     PRECISIONS,
     SEED,
@@ -42,6 +44,8 @@ from keras_transformer.presets.options import (
     option,
 )
 
+# Fields of all searches that change which tokens may follow.
+CONTROLS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 TEXT_HELP = "training text: .txt, .gz or two-column .tsv; 'part-*.gz': several"
 
 
@@ -204,11 +208,14 @@ class TrainConfig:
         return [side for side in ("source", "target") if getattr(self, f"{side}_vectors")]
 
 
-def _copy_train_field(name: str) -> Any:
-    """Copies a field of `TrainConfig`, without its section."""
-    field = TrainConfig.__dataclass_fields__[name]
+def _copy_field(config: Any, name: str) -> Any:
+    """Copies a field of a configuration, without its section."""
+    field = config.__dataclass_fields__[name]
     metadata = {**field.metadata, "section": None}
     return dataclasses.field(default=field.default, metadata=metadata)
+
+
+_copy_train_field = functools.partial(_copy_field, TrainConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,6 +303,15 @@ class SearchConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
+    min_length: int = option(0, "minimum tokens of a translation, without its end", FROM_0)
+    no_repeat_ngram_size: int = option(
+        0, "n: no n tokens occur twice in a translation; 0: off", FROM_0
+    )
+    repetition_penalty: float = option(
+        1.0, "makes the tokens of the translation so far less probable; 1: off", PENALTY
+    )
+    # Functions that change the logits of each step, see `greedy_search`: in Python only.
+    logits_processors: tuple[Callable[..., Any], ...] = option((), "functions", hidden=True)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -309,8 +325,15 @@ class SearchConfig:
                     f"{name} needs sample, received {name}={getattr(self, name)}: leave it out."
                 )
 
+    @property
+    def greedy(self) -> "SearchConfig":
+        """Greedy search with the same limits and functions."""
+        names = "max_output_length", *CONTROLS, "logits_processors"
+        return SearchConfig(**{name: getattr(self, name) for name in names})
+
 
 GREEDY = SearchConfig()
+_copy_search_field = functools.partial(_copy_field, SearchConfig)
 
 
 def resolve_search(
@@ -362,6 +385,10 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
+    min_length: int = _copy_search_field("min_length")
+    no_repeat_ngram_size: int = _copy_search_field("no_repeat_ngram_size")
+    repetition_penalty: float = _copy_search_field("repetition_penalty")
+    logits_processors: tuple[Callable[..., Any], ...] = _copy_search_field("logits_processors")
     source_language: str | None = option(None, "language of all sources; none: each request's")
     target_language: str | None = option(None, "language of all targets; none: each request's")
 
@@ -382,8 +409,9 @@ class ExportConfig:
 
 def _search_fields(config: Any) -> dict[str, Any]:
     """Returns the fields of a search that imported models and exports have."""
-    names = "beam_size", "length_penalty", "length_norm", "max_output_length"
-    return {name: getattr(config, name) for name in names}
+    names = "beam_size", "length_penalty", "length_norm", "max_output_length", *CONTROLS
+    own = {"logits_processors": getattr(config, "logits_processors", ())}
+    return {name: getattr(config, name) for name in names} | own
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.

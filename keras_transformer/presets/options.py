@@ -50,6 +50,7 @@ FRACTION = Range(lambda x: 0 < x < 1, "above 0 and below 1")
 FROM_0 = Range(lambda x: x >= 0, "at least 0")
 ABOVE_0 = Range(lambda x: x > 0, "above 0")
 POSITIVE = Range(lambda x: 0 < x < math.inf, "a number above 0")
+PENALTY = Range(lambda x: 1 <= x < math.inf, "a number of at least 1")
 NOT_NEGATIVE = Range(lambda x: 0 <= x < math.inf, "a number of at least 0")
 SEED = Range(lambda x: 0 <= x < 2**31, "at least 0 and less than 2^31")
 
@@ -298,6 +299,9 @@ class Imported:
     length_penalty: float = option(1.0, "its length penalty, the default here", NOT_NEGATIVE)
     length_norm: str = option("length", "how it ranks a beam, the default here", LENGTH_NORMS)
     max_output_length: int | None = option(None, "its maximum tokens of a translation", COUNT)
+    min_length: int = option(0, "its minimum tokens of a translation", FROM_0)
+    no_repeat_ngram_size: int = option(0, "its n of n-grams that are not repeated", FROM_0)
+    repetition_penalty: float = option(1.0, "its penalty of repetitions", PENALTY)
     language_tags: tuple[str, ...] = option((), "tokens that choose a language")
     language_order: str = option(TARGET_TEXT, "of the tokens of a source", LANGUAGE_ORDERS)
 

@@ -6,6 +6,7 @@ registered: `inspect_model`.
 """
 
 import functools
+import logging
 import os
 import sys
 import zipfile
@@ -35,6 +36,8 @@ from keras_transformer.utils import Path, check_files, describe_corruption, read
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
 
+logger = logging.getLogger(__name__)
+
 EAGER_SENTENCES = 2  # decoding up to so few eagerly is faster than tracing a graph
 
 # The members of an archive.
@@ -44,14 +47,15 @@ PACKAGE = "keras_transformer"
 VALUES = ("keras.dtype_policies", "keras.initializers", "keras.quantizers")
 
 
-def load(path: Path, precision: str | None = None) -> "Translator":
+def load(path: Path | Sequence[Path], precision: str | None = None) -> "Translator":
     """Loads a trained translator.
 
     No code in the run is executed, and nothing outside it is read: it is checked first. Register
     your own classes before (`keras.saving.register_keras_serializable`).
 
     Args:
-        path: A run directory.
+        path: A run directory; or several with the same vocabularies, an ensemble: they translate
+            together, by the mean of their probabilities.
         precision: Dtype policy: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`,
             the faster of the first two on this machine. By default that of the training, or float32
             if that is as fast.
@@ -61,7 +65,8 @@ def load(path: Path, precision: str | None = None) -> "Translator":
 
     Raises:
         ValueError: If `path` is not a run directory with a model; if it is corrupted, has weights
-            that are not finite, or contains unknown classes; or the precision is unknown.
+            that are not finite, or contains unknown classes; if runs have other vocabularies than
+            the first; or the precision is unknown.
 
     Example:
 
@@ -75,14 +80,15 @@ def load(path: Path, precision: str | None = None) -> "Translator":
 
 
 class Opened:
-    """A run or an export, checked. Errors come first, as importing TensorFlow takes seconds.
+    """A run, several as an ensemble, or an export, checked before TensorFlow is imported.
 
     An imported model, and what is fine-tuned from it, has the search of its own configuration by
     default, and an export with a beam that of its signature `beam`; all others have greedy search.
     `options` change fields of it. For `precision` see `load`, for `allow_ops` `ExportedTranslator`.
 
     Attributes:
-        run: The `Run`; None for an export.
+        run: The `Run`; of an ensemble the first, which gives `search` and `card`; None for an
+            export.
         search: The `SearchConfig`.
         languages: `Languages` of the model.
         card: Dict that describes the model, as the model card of an export does.
@@ -90,7 +96,7 @@ class Opened:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | Sequence[Path],
         options: Mapping[str, Any] | None = None,
         precision: str | None = None,
         allow_ops: Collection[str] = (),
@@ -99,6 +105,7 @@ class Opened:
     ) -> None:
         if precision is not None:
             check_value("precision", precision, PRECISIONS)
+        path, *others = [path] if isinstance(path, (str, os.PathLike)) else path
         if not os.path.isdir(path):
             check_not_foreign(path)
             raise ValueError(f"{path} is not a directory: give a run directory or a SavedModel.")
@@ -119,22 +126,62 @@ class Opened:
             languages = Languages.of_export(self.card)
         self.search = resolve_search(None, options, own)
         self.languages = languages.choose(source_language, target_language)
+        self._others = [self._open_other(other) for other in others]
+        names = [os.path.realpath(one) for one in (path, *others)]
+        for name in {name for name in names if names.count(name) > 1}:
+            logger.warning(f"{name} counts {names.count(name)} times in the ensemble.")
+
+    def _open_other(self, path):
+        """Opens another run of an ensemble, which must fit to the first."""
+        other = Opened(path, None, self._precision)
+        for one in (self, other):
+            if one.run is None:
+                raise ValueError(f"{one.path} is a SavedModel: an ensemble consists of runs.")
+        if saved.read(other.run) != saved.read(self.run):
+            raise ValueError(
+                f"{path} has other vocabularies than {self.path}: the runs of an ensemble need the "
+                "same, which are learned from the same text, or those of a prepared corpus."
+            )
+        if other._conventions != self._conventions:
+            raise ValueError(
+                f"{path} has other tokens around sources than {self.path}: the runs of an ensemble "
+                "need the same languages and the same source_end."
+            )
+        return other
+
+    @property
+    def _conventions(self):
+        """What else than the vocabularies the ids of a text depend on."""
+        source_end = self.run.read_config().source_end if self.run.has(CONFIG) else True
+        return source_end, self.languages.tokens, self.languages.order
 
     @functools.cached_property
     def model(self) -> Any:
         """`Translator`, or `ExportedTranslator`, which does not import TensorFlow; loaded once."""
+        translator: Any
         if self.run is None:
             from keras_transformer.serving.exported_translator import ExportedTranslator
 
-            translator: Any = ExportedTranslator(self.path, self._allow_ops)
+            translator = ExportedTranslator(self.path, self._allow_ops)
             translator.languages = self.languages
             return translator
+        from keras_transformer.translation.translator import Translator
+
+        models = [one._load_model() for one in (self, *self._others)]
+        source_end, *_ = self._conventions
+        tokenizers = saved.load(self.run)
+        translator = Translator(models, *tokenizers, source_end=source_end, card=self.card)
+        translator.default_search, translator.languages = self.search, self.languages
+        return translator
+
+    def _load_model(self):
+        """Loads the `Transformer` of the run."""
         import keras
 
         from keras_transformer.kernels.tensorflow.machine import choose_precision
         from keras_transformer.training.keras_workarounds import building_zeros, check_weights
         from keras_transformer.transformer import Transformer
-        from keras_transformer.translation.translator import Translator
+        from keras_transformer.translation.ensemble import in_precision
 
         name = self.run.file(MODEL)
         try:
@@ -145,13 +192,7 @@ class Opened:
         if not isinstance(model, Transformer):
             raise ValueError(f"{name} must contain a Transformer, received {type(model).__name__}.")
         check_weights(model, name)
-        source_end = self.run.read_config().source_end if self.run.has(CONFIG) else True
-        tokenizers = saved.load(self.run)
-        translator = Translator(model, *tokenizers, source_end=source_end, card=self.card)
-        precision = choose_precision(self._precision, model.dtype_policy.name)
-        translator = translator.in_precision(precision)
-        translator.default_search, translator.languages = self.search, self.languages
-        return translator
+        return in_precision(model, choose_precision(self._precision, model.dtype_policy.name))
 
     @property
     def bleu_tokenize(self) -> str:

@@ -146,7 +146,7 @@ class ServedTranslator(tf.Module):
         return tf.stack([tf.broadcast_to(x, rows) for x in (columns[0], columns[-1])], axis=1)
 
     def _serving_default(self, text, languages):
-        return self._translator.best(text, languages=languages)
+        return self._translator.best(text, self._config.search, languages=languages)
 
     def _beam(self, text, languages):
         search = self._config.search
@@ -157,6 +157,7 @@ class ServedTranslator(tf.Module):
         temperature = _finite(temperature, 1.0)
         return self._translator.best(
             text,
+            self._config.search,
             temperature=tf.clip_by_value(temperature, MIN_TEMPERATURE, 1 / MIN_TEMPERATURE),
             top_k=tf.maximum(top_k, 0),
             top_p=tf.clip_by_value(_finite(top_p, 1.0), 0.0, 1.0),
@@ -174,7 +175,8 @@ class ServedTranslator(tf.Module):
         translator = self._translator
         model = translator.model
         source, empty = translator.read_source(text, languages)
-        tokens, texts, _, _ = translator.translate_ids(source, empty, languages=languages)
+        search = self._config.search.greedy
+        tokens, texts, *_ = translator.translate_ids(source, empty, search, languages=languages)
         tokens = tokens[:, 0]
         layers, heads = (translator.default_layer,), range(model.num_heads)
         inputs = translator.begin_target(tokens, languages)
@@ -197,7 +199,10 @@ class ServedTranslator(tf.Module):
         marks = tf.equal(ids, PAD) | tf.equal(ids, START) | tf.equal(ids, END)
         ids = tf.ragged.boolean_mask(ids, tf.logical_not(marks))
         source, empty = translator.truncate_and_pad(ids, translator.source_end, languages)
-        tokens, _, log_prob, _ = translator.translate_ids(source, empty, languages=languages)
+        search = self._config.search.greedy
+        tokens, _, log_prob, _ = translator.translate_ids(
+            source, empty, search, languages=languages
+        )
         tokens = tokens[:, 0]
         tokens = tf.where(tf.equal(tokens, END) | empty[:, tf.newaxis], PAD, tokens)
         return {"ids": tokens, "log_prob": log_prob[:, 0]}

@@ -50,8 +50,8 @@ OURS = frozenset(
     Squeeze StatefulPartitionedCall StatelessCase StatelessRandomGetKeyCounter
     StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient
     StridedSlice StringJoin StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem
-    TensorListReserve TensorListSetItem TensorListStack TensorScatterUpdate Tile TopKV2 Transpose
-    UnicodeTranscode VarHandleOp Where While ZerosLike
+    TensorListReserve TensorListSetItem TensorListStack TensorScatterMin TensorScatterUpdate Tile
+    TopKV2 Transpose UnicodeTranscode VarHandleOp Where While ZerosLike
     """.split()
 )
 

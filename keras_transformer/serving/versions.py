@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import keras_transformer
-from keras_transformer.presets import ExportConfig, SearchConfig
+from keras_transformer.presets import CONTROLS, ExportConfig, SearchConfig
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -207,7 +207,7 @@ def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
     """
     card = read_card(version_dir(os.fspath(directory)))
     # Earlier cards lack the length.
-    own: dict[str, Any] = {"max_output_length": card.get("max_output_length")}
+    own = {name: card[name] for name in ("max_output_length", *CONTROLS) if name in card}
     if beam_size > 1:
         beam = card.get("signatures", {}).get("beam", {})
         own |= {name: beam[name] for name in BEAM_OPTIONS if name in beam}
@@ -281,10 +281,11 @@ def write_card(version_dir: Path, card: dict[str, Any]) -> None:
 def _describe_model(translator, config):
     """What only a `Translator` has: architecture, vocabularies, and the card of its run."""
     model = translator.model
-    architecture = model.get_config()
-    for name in ("name", "trainable", "dtype"):
-        architecture.pop(name, None)
-    architecture["source_end"] = translator.source_end
+    architectures = [one.get_config() for one in getattr(model, "models", [model])]
+    for architecture in architectures:
+        for name in ("name", "trainable", "dtype"):
+            architecture.pop(name, None)
+        architecture["source_end"] = translator.source_end
     target = translator.target_tokenizer
     vocabulary: dict[str, Any] = {
         "source": _describe_vocabulary(translator.source_tokenizer),
@@ -294,11 +295,12 @@ def _describe_model(translator, config):
         vocabulary["target"]["detokenizing_loses"] = losses
     languages = translator.languages.fix(config.source_language, config.target_language)
     return {
-        "architecture": architecture,
+        "architecture": architectures[0],
+        **({"ensemble": architectures} if architectures[1:] else {}),
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         **({"languages": languages.describe()} if languages.sides else {}),
-        "max_output_length": config.max_output_length,
+        **{name: getattr(config, name) for name in ("max_output_length", *CONTROLS)},
         "vocabulary": vocabulary,
         **translator.card,
     }

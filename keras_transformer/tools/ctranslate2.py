@@ -17,6 +17,7 @@ from keras_transformer.special_ids import END, START, UNK
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.training.keras_workarounds import check_weights
+from keras_transformer.translation.ensemble import Ensemble
 from keras_transformer.utils import Path, creating
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         raise ValueError(
             'ctranslate2 is not installed: pip install "keras-encoder-decoder[bench]".'
         ) from error
+    if isinstance(translator.model, Ensemble):
+        raise ValueError("CTranslate2 has no ensembles: export one model, or a SavedModel.")
     if os.path.exists(output):
         raise ValueError(f"{output} exists already: choose another name.")
     tokenizers: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""BLEU and chrF of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
+"""BLEU, chrF and TER of a corpus by sacreBLEU, and exact match; intervals by its bootstrap."""
 
 from collections.abc import Sequence, Sized
 from typing import Any
@@ -9,17 +9,25 @@ from sacrebleu.significance import PairedTest
 
 from keras_transformer.utils import counted
 
+QUICK = "bleu", "chrf"  # metrics, which take a second for thousands of sentences
+
 
 def corpus_scores(
-    outputs: Sequence[str], references: Sequence[str], bleu_tokenize: str = "13a"
+    outputs: Sequence[str],
+    references: Sequence[str],
+    bleu_tokenize: str = "13a",
+    names: Sequence[str] = QUICK,
 ) -> dict[str, Any]:
-    """Scores translations, without intervals: quick enough for every validation.
+    """Scores translations, without intervals.
 
     Returns:
-        Dict of `bleu`, `chrf` (both 0–100) and `signature` (sacreBLEU's, of both).
+        Dict of the metrics in `names`, of `bleu`, `chrf` and `ter`, in percent, and `signature`
+        (sacreBLEU's, of all).
     """
     check_lengths(outputs, references)
-    metrics = make_metrics(bleu_tokenize)
+    metrics = {
+        name: metric for name, metric in make_metrics(bleu_tokenize).items() if name in names
+    }
     scores = {
         name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()
     }
@@ -32,28 +40,31 @@ def score_systems(
     """Scores several systems on one test set, with `n_bootstrap` samples; 0 for none.
 
     Returns:
-        For each system a dict of `bleu`, `chrf` and `exact_match`, with samples also of intervals,
-        and of p-values against the first; the first has the `signature` too.
+        For each system a dict of `bleu`, `chrf`, `ter` and `exact_match`, with samples also of
+        intervals, and of p-values against the first; the first has the `signature` too.
     """
     reports: list[dict[str, Any]] = []
     for outputs in systems:
         right = [output == target for output, target in zip(outputs, targets, strict=True)]
         reports.append({"exact_match": 100 * sum(right) / len(right)})
+    metrics = make_metrics(bleu_tokenize)
     if not n_bootstrap:
-        scores = (corpus_scores(outputs, targets, bleu_tokenize) for outputs in systems)
+        scores = (corpus_scores(x, targets, bleu_tokenize, [*metrics]) for x in systems)
         return [report | more for report, more in zip(reports, scores, strict=True)]
     named = [(str(number), outputs) for number, outputs in enumerate(systems)]
-    metrics = make_metrics(bleu_tokenize)
     signatures, results = PairedTest(named, metrics, [targets], "bs", n_bootstrap)()
     reports[0]["signature"] = " ".join(map(str, signatures.values()))
     result: Any  # a Result; sacreBLEU's hint also knows the name of a system
-    # sacreBLEU's own names, "BLEU" and "chrF2", come in the order of ours.
+    # sacreBLEU's own names, "BLEU", "chrF2" and "TER", come in the order of ours.
     for name, theirs in zip(metrics, signatures, strict=True):
         for report, result in zip(reports, results[theirs], strict=True):
             report[name] = result.score
             # The mean and half the width; an interval ends at the ends of the scale.
             low, high = float(result.mean - result.ci), float(result.mean + result.ci)
-            report[f"{name}_interval"] = [max(low, 0.0), min(high, 100.0)]
+            report[f"{name}_interval"] = [
+                max(low, 0.0),
+                high if name == "ter" else min(high, 100.0),
+            ]
             if result.p_value is not None:
                 # For equal scores, sacreBLEU reports a significant difference.
                 equal = result.score == reports[0][name]
@@ -73,7 +84,7 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
     except (RuntimeError, OSError) as error:  # a package or a download is missing
         reason = " ".join(str(error).split())
         raise ValueError(f"{bleu_tokenize!r} cannot be used as tokenizer: {reason}") from error
-    return {"bleu": bleu, "chrf": sacrebleu.CHRF()}
+    return {"bleu": bleu, "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
 
 
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:

@@ -3,6 +3,7 @@
 Shapes: B batch, N hypotheses for each source, S source length, T target length.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,9 @@ import tensorflow as tf
 
 from keras_transformer.decoding.beam import ranking_score
 from keras_transformer.decoding.beam import search as search_tokens
-from keras_transformer.decoding.sampling import begin_with, sample
+from keras_transformer.decoding.logits_processors import make_processors
+from keras_transformer.decoding.prefix import begin_with
+from keras_transformer.decoding.sampling import sample
 from keras_transformer.kernels.backend import require_tensorflow
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.presets.languages import Language, Languages
@@ -21,6 +24,7 @@ from keras_transformer.presets.options import TEXT_SOURCE
 from keras_transformer.special_ids import END, PAD, START
 from keras_transformer.tokenizers.saved import find_tokens
 from keras_transformer.tokenizers.tokenizer import Tokenizer, check_tokenizer
+from keras_transformer.translation.ensemble import combine
 from keras_transformer.translation.sentences import LEAST_LOG_PROB, as_bytes
 from keras_transformer.utils import SearchOutputs, Tensor, Texts
 
@@ -42,6 +46,7 @@ class TextModel(tf.Module):
 
     model: "Transformer"
     card: dict[str, Any]  # what an export's model card says of the training
+    default_search = GREEDY
     languages = Languages()
     run_eagerly = False  # without graphs: for a few sentences, tracing takes longer than decoding
     # Whether XLA compiles greedy and beam search of `translate`: for each of a few shapes, which
@@ -53,7 +58,7 @@ class TextModel(tf.Module):
 
     def __init__(
         self,
-        model: "Transformer",
+        model: "Transformer | Sequence[Transformer]",
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         max_output_length: int | None = None,
@@ -62,9 +67,10 @@ class TextModel(tf.Module):
     ) -> None:
         super().__init__(name="translator")
         require_tensorflow(type(self).__name__)
+        combined = combine(model)
         sides = (
-            ("source", source_tokenizer, model.source_vocabulary_size),
-            ("target", target_tokenizer, model.target_vocabulary_size),
+            ("source", source_tokenizer, combined.source_vocabulary_size),
+            ("target", target_tokenizer, combined.target_vocabulary_size),
         )
         for side, tokenizer, size in sides:
             check_tokenizer(side, tokenizer)
@@ -78,10 +84,10 @@ class TextModel(tf.Module):
         self.source_end = source_end
         if max_output_length is not None and max_output_length < 1:
             raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
-        self.max_output_length = min(max_output_length or model.max_length, model.max_length)
-        self.variables_to_save = [weight.value for weight in model.weights]
+        self.max_output_length = min(max_output_length or combined.max_length, combined.max_length)
+        self.variables_to_save = [weight.value for weight in combined.weights]
         # Not as attributes of a tf.Module, which would save the model a second time.
-        self.__dict__.update(model=model, card=card or {})
+        self.__dict__.update(model=combined, card=card or {})
         self._graphs = functools.cache(_compile)
         self.serve = tf.function(self._serve, input_signature=[TEXT], autograph=False)
 
@@ -159,11 +165,12 @@ class TextModel(tf.Module):
         return tf.concat([languages[:, 1:], target], axis=1)
 
     def _serve(self, text):
-        return self.best(text, languages=tf.tile(self.language_rows([""]), [tf.size(text), 1]))
+        languages = tf.tile(self.language_rows([""]), [tf.size(text), 1])
+        return self.best(text, self.default_search, languages=languages)
 
-    def best(self, text: Tensor, **rows: Tensor) -> dict[str, Tensor]:
-        """The best translations, `{"text": (B,), "log_prob": (B,)}`: what `serve` computes."""
-        texts, log_prob, _ = self.translate_batch(text, **rows)
+    def best(self, text: Tensor, search: SearchConfig, **rows: Tensor) -> dict[str, Tensor]:
+        """The translations of greedy search or of sampling, `{"text": (B,), "log_prob": (B,)}`."""
+        texts, log_prob, _ = self.translate_batch(text, search=search.greedy, **rows)
         return {"text": texts[:, 0], "log_prob": log_prob[:, 0]}
 
     def translate_batch(
@@ -200,6 +207,8 @@ class TextModel(tf.Module):
             `Hypothesis`, each `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
         num_forced = self.languages.num_forced
+        if num_forced and search.min_length:
+            search = dataclasses.replace(search, min_length=search.min_length + num_forced)
 
         def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
             # The token of a language takes a step of its own.
@@ -209,7 +218,7 @@ class TextModel(tf.Module):
             if num_forced:
                 step, state = begin_with(step, state, languages[:, 1])
                 if prefix is not None:
-                    prefix = tf.pad(prefix, [[0, 0], [1, 0]], constant_values=PAD)
+                    prefix = tf.concat([languages[:, 1:], prefix], axis=1)
             if xla:
                 return search_tokens(step, state, count, longest, search, prefix, seeds, True)
             if self.length_ratio is not None:
@@ -217,7 +226,8 @@ class TextModel(tf.Module):
                 longest = tf.minimum(longest, 10 + tf.cast(tf.math.ceil(tokens), tf.int32))
             arguments = step, state, count, longest
             if sampling:
-                outputs = sample(*arguments, seed=seeds, prefix=prefix, **sampling)
+                how = {"prefix": prefix, "logits_processors": make_processors(search)}
+                outputs = sample(*arguments, seed=seeds, **how, **sampling)
                 return tuple(tf.expand_dims(tensor, 1) for tensor in outputs)
             return search_tokens(*arguments, search, prefix, seeds)
 

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.kernels.tensorflow.machine import has_gpu, inter_op_threads
-from keras_transformer.layers.composite import change_precision, find_sublayers
-from keras_transformer.presets import GREEDY, SearchConfig, resolve_search
+from keras_transformer.presets import SearchConfig, resolve_search
 from keras_transformer.presets.languages import Language
 from keras_transformer.special_ids import PAD
+from keras_transformer.translation.ensemble import in_precision
 from keras_transformer.translation.sentences import (
     Hypothesis,
     as_bytes,
@@ -44,7 +44,8 @@ class Translator(TextModel):
     many, and an empty line gives an empty line with log_prob 0.
 
     Args:
-        model: A built `Transformer`.
+        model: A built `Transformer`; or a list of several, an ensemble, by the mean of their
+            probabilities.
         source_tokenizer, target_tokenizer: `SubwordTokenizer`s or others (`Tokenizer`), the same
             object when shared.
         max_output_length: Maximum number of tokens of a translation; the model's `max_length` when
@@ -69,8 +70,6 @@ class Translator(TextModel):
     >>> translator("samedi 9 mai 1998", beam_size=5)
     '1998-05-09'
     """
-
-    default_search = GREEDY
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keras pickles the model as a `.keras` file; graphs are traced again.
@@ -125,17 +124,12 @@ class Translator(TextModel):
         Returns:
             `Translator` with equal weights; itself if it has this policy already.
         """
-        model = self.model
-        if model.dtype_policy.name == policy:
+        model = in_precision(self.model, policy)
+        if model is self.model:
             return self
-        twin = type(model).from_config(change_precision(model.get_config(), policy))
-        for (_, own), (_, other) in zip(find_sublayers(model), find_sublayers(twin), strict=True):
-            if getattr(own, "lora_enabled", False):  # which no configuration keeps
-                other.enable_lora(own.lora_rank, lora_alpha=own.lora_alpha)
-        twin.set_weights(model.get_weights())
         tokenizers = self.source_tokenizer, self.target_tokenizer
         limits = self.max_output_length, self.source_end
-        translator = Translator(twin, *tokenizers, *limits, self.card)
+        translator = Translator(model, *tokenizers, *limits, self.card)
         translator.default_search, translator.languages = self.default_search, self.languages
         return translator
 

@@ -36,6 +36,11 @@ def quantized():
     return translator
 
 
+def ensemble():
+    one = random_translator()
+    return kt.Translator([one.model, random_translator().model], *[one.source_tokenizer] * 2)
+
+
 def with_languages():
     with tempfile.TemporaryDirectory() as folder:
         run = kt.import_model(FIXTURES / "m2m100" / "nllb", pathlib.Path(folder) / "run")
@@ -69,6 +74,7 @@ CHOICES = [
     (with_lora, dict(signatures=("beam",))),
     (with_words, {}),
     (with_languages, {}),
+    (ensemble, dict(min_length=1, no_repeat_ngram_size=2, repetition_penalty=1.5)),
     (dict(d_ff=1 << 18), dict(signatures=("beam",))),  # products in parts
     (dict(d_ff=1 << 18), dict(signatures=("beam",), computation="bfloat16")),
     *((dict(positions=name), dict(signatures=("beam",))) for name in (*RELATIVE, "none")),

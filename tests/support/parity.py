@@ -2,10 +2,10 @@
 
     python -m tests.support.parity [--write]
 
-Computes again the answers of DeBERTa's attention, and of transformers to the models in
-`tests/fixtures/marian` and `tests/fixtures/m2m100`; compares, or --write keeps them. Needs the
-extra `parity`. The weights of these models, and of those of OpenNMT-tf, are drawn: 3b6072c has the
-scripts for all but M2M100's, which transformers draws.
+Computes again the answers of DeBERTa's attention, of logits processors, and of transformers to the
+models in `tests/fixtures/marian` and `tests/fixtures/m2m100`; compares, or --write keeps them.
+Needs the extra `parity`. The weights of these models, and of those of OpenNMT-tf, are drawn:
+3b6072c has the scripts for all but M2M100's, which transformers draws.
 """
 
 import itertools
@@ -15,6 +15,7 @@ import sys
 
 import numpy as np
 
+from keras_transformer.special_ids import END
 from tests.support.paths import FIXTURES
 
 ROUNDING = 2e-5
@@ -105,6 +106,27 @@ def deberta():
     return {"made with": _versions(), "lengths": [9, 5]} | found
 
 
+def processors():
+    """What logits processors make of logits at random, after nine tokens of four."""
+    import torch
+    from transformers.generation import logits_process as theirs
+
+    random = np.random.default_rng(2)
+    tokens, logits = random.integers(4, 8, (3, 9)), np.round(random.normal(size=(3, 10)), 3)
+    arguments = torch.tensor(tokens), torch.tensor(logits, dtype=torch.float32)
+    made = {
+        "repetition_penalty": theirs.RepetitionPenaltyLogitsProcessor(1.5),
+        "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor(2),
+        "min_length": theirs.MinLengthLogitsProcessor(10, END),
+    }
+    found = {name: rounded(process(*arguments), 7) for name, process in made.items()}
+    return {
+        "made with": _versions(),
+        "tokens": tokens.tolist(),
+        "logits": rounded(logits, 7),
+    } | found
+
+
 def answer(folder, kept):
     """What transformers computes with a model: ids, logits, searches."""
     import torch
@@ -141,6 +163,7 @@ def answer(folder, kept):
 
 def main(write):
     compare(FIXTURES / "parity" / "deberta.json", deberta(), write)
+    compare(FIXTURES / "parity" / "processors.json", processors(), write)
     for file in sorted([*MARIAN.glob("*/answers.json"), *M2M100.glob("*/answers.json")]):
         compare(file, answer(file.parent, load(file)), write)
 

@@ -41,16 +41,16 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("do_sample", "forced_bos_token_id", "begin_suppress_tokens"), ()),
     **dict.fromkeys(("exponential_decay_length_penalty", "max_time"), ()),
-    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length"), (0,)),
-    **dict.fromkeys(("min_new_tokens", "diversity_penalty"), (0,)),
-    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), (1,)),
-    **dict.fromkeys(("num_beam_groups", "guidance_scale", "num_return_sequences"), (1,)),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "diversity_penalty"), (0,)),
+    **dict.fromkeys(("encoder_repetition_penalty", "num_beam_groups"), (1,)),
+    **dict.fromkeys(("guidance_scale", "num_return_sequences"), (1,)),
     "early_stopping": (True,),
 }
 # Options that generation_config.json may have without a note: they are read, or without an effect.
 IDS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 KNOWN = {
     *("num_beams", "length_penalty", "max_length", "max_new_tokens", *IDS),
+    *("min_length", "min_new_tokens", "no_repeat_ngram_size", "repetition_penalty"),
     *("bad_words_ids", "suppress_tokens", "bos_token_id", "forced_eos_token_id", "use_cache"),
     *("renormalize_logits", "transformers_version", "_from_model_config"),
 }
@@ -171,6 +171,7 @@ def _read_search(folder, kind, options, generation):
     if longest is None:
         longest = generation.get("max_length") or options.get("max_length")
         longest = longest and longest - 1  # without the decoder's first
+    shortest = (generation.get("min_length") or 1) - 1, generation.get("min_new_tokens") or 0
     penalty = generation.get("length_penalty")
     return Imported(
         kind=f"{kind} (Hugging Face)",
@@ -178,6 +179,9 @@ def _read_search(folder, kind, options, generation):
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
         max_output_length=longest,
+        min_length=max(shortest),
+        no_repeat_ngram_size=generation.get("no_repeat_ngram_size") or 0,
+        repetition_penalty=generation.get("repetition_penalty") or 1.0,
     )
 
 

@@ -81,7 +81,9 @@ def read_m2m100(folder: str) -> SourceModel:
         model.imported,
         language_tags=languages,
         language_order=TEXT_SOURCE if kind == NLLB and is_last else SOURCE_TEXT,
-        max_output_length=longest and longest - 1,  # without the token of a language
+        # Without the token of a language.
+        max_output_length=longest and longest - 1,
+        min_length=max(0, model.imported.min_length - 1),
     )
     return model
 

@@ -50,7 +50,6 @@ CATALOG_NAME = re.compile(
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "coverage_penalty": (0,),
     "sampling_topk": (1,),
-    "minimum_decoding_length": (0,),
     "replace_unknown_target": (),
     "decoding_noise": (),
 }
@@ -180,6 +179,7 @@ def _read_search(folder, options, params):
         length_penalty=params.get("length_penalty") or 0.0,
         length_norm="gnmt",
         max_output_length=params.get("maximum_decoding_length") or 250,
+        min_length=params.get("minimum_decoding_length") or 0,
     )
 
 

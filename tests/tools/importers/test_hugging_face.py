@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
+from keras_transformer.presets import CONTROLS
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.vocabularies import rewrite
 from keras_transformer.tools.importers.weights import resolve_sharing
@@ -76,11 +77,9 @@ def test_rows_without_a_piece_are_dropped(folder):
 
 # What changes translations, by the names of transformers, and values that change nothing.
 CHANGES = {
-    "min_length": (5, 0),
-    "min_new_tokens": (5, None),
     "early_stopping": ("never", True),
     "do_sample": (True, False),
-    "repetition_penalty": (1.2, 1.0),
+    "encoder_repetition_penalty": (1.2, 1.0),
     "forced_bos_token_id": (0, None),
     "begin_suppress_tokens": ([7], []),
     "unheard_of": (1, None),
@@ -98,8 +97,8 @@ def test_every_option_that_changes_translations_is_named(folder):
     assert not read_source(folder).notes
     # Where it is missing, config.json has the options, beside those of the architecture.
     path.unlink()
-    edit(folder / "config.json", no_repeat_ngram_size=3)
-    assert read_source(folder).notes == ["no_repeat_ngram_size 3 of the configuration is ignored."]
+    edit(folder / "config.json", do_sample=True)
+    assert read_source(folder).notes == ["do_sample true of the configuration is ignored."]
 
 
 def test_options_of_the_search_that_are_read(folder):
@@ -107,6 +106,13 @@ def test_options_of_the_search_that_are_read(folder):
     edit(path, max_new_tokens=5, length_penalty=None, num_beams=None, suppress_tokens=[7, 9])
     model = read_source(folder)
     assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 5]
+    assert [getattr(model.imported, name) for name in CONTROLS] == [0, 0, 1.0]
+    # The decoder's first token counts in one of both.
+    for name, expected in (("min_length", 4), ("min_new_tokens", 5)):
+        edit(path, no_repeat_ngram_size=3, repetition_penalty=1.2, **{name: 5})
+        found = read_source(folder)
+        assert [getattr(found.imported, name) for name in CONTROLS] == [expected, 3, 1.2]
+        assert not found.notes
     assert not model.notes
     _, target = rewrite(model.source, model.target)
     assert target.suppressed[np.isin(target.rows, [7, 9])].all()

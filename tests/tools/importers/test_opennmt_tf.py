@@ -106,6 +106,8 @@ def test_options_of_the_search(folder):
     assert model.notes == ["coverage_penalty 0.2 of the configuration is ignored."]
     found = model.imported
     assert (found.beam_size, found.length_penalty, found.max_output_length) == (1, 0.0, 250)
+    edit(folder, params={"minimum_decoding_length": 4})
+    assert read_source(folder).imported.min_length == 4
     edit(folder, auto_config=True)
     assert read_source(folder).imported.beam_size == 4
 
