@@ -31,7 +31,6 @@ def lines_of(page):
 
 
 def spans_of(page):
-    """Code within the text."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
@@ -108,12 +107,11 @@ def test_programs_are_there(page, words):
     assert {word for word in words if word.startswith("--")} <= known, words
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_targets_tests_and_markers_are_there(page):
+def test_targets_tests_and_markers_are_there():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
     markers = (ROOT / "setup.cfg").read_text().partition("markers =")[2]
-    for line in (*lines_of(page), *spans_of(page)):
+    for line in (line for page in PAGES for line in (*lines_of(page), *spans_of(page))):
         assert set(re.findall(r"\bmake ([a-z][\w-]*)", line)) <= targets, line
         assert all(f"    {one}:" in markers for one in re.findall(r"pytest -m (\w+)", line))
         assert all((ROOT / path).exists() for path in re.findall(r"pytest (tests/\S+)", line))

@@ -15,11 +15,11 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
 WITH_CODE = [name for name, text in PAGES.items() if "```python\n" in text]
-SLOW = ("getting-started.md", "serving.md")
+for page in ("getting-started.md", "serving.md"):
+    WITH_CODE[WITH_CODE.index(page)] = pytest.param(page, marks=pytest.mark.slow)
 
 
 def blocks_of(page):
-    """The blocks of Python of a page."""
     return re.findall(r"^```python\n(.*?)^```$", PAGES[page], flags=re.DOTALL | re.MULTILINE)
 
 
@@ -28,9 +28,7 @@ def printed_lines(page):
     return re.findall(r"^ *print\(.*\)  # (?!for example)(.+)$", "\n".join(blocks_of(page)), re.M)
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=[pytest.mark.slow] * (p in SLOW)) for p in WITH_CODE]
-)
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_code_of_page(page, tmp_path_factory, tmp_path, monkeypatch, capsys):
     """In a copy of a user's files; errors name the page and its line."""
     shutil.copytree(examples.user_files(tmp_path_factory), tmp_path, dirs_exist_ok=True)
@@ -49,7 +47,6 @@ def test_code_of_page(page, tmp_path_factory, tmp_path, monkeypatch, capsys):
 
 
 # The README, in which links lead to files of the repository.
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TRAINING, LAYER = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 

@@ -39,11 +39,7 @@ def test_public_names():
             assert getattr(module, name) is getattr(keras_transformer, name)
 
 
-# Imports that were not asked for.
-
-
 def loaded_by(code, **environment):
-    """Which packages a fresh process has loaded after running `code`."""
     names = ["tensorflow", "tensorflow_text", "keras", "keras_nlp", "sentencepiece", "babel"]
     code += f"\nimport sys; print(*[name for name in {names} if name in sys.modules])"
     return set(python("-c", code, **environment).split())

@@ -43,18 +43,15 @@ print(keras.backend.backend(), kt.__file__)
 
 
 def run(*command, folder, status=0, **environment):
-    """What a command prints where this checkout cannot be imported."""
-    environment = {"PYTHONPATH": ""} | environment
+    environment = os.environ | {"PYTHONPATH": ""} | environment
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    command = list(map(os.fspath, command))
-    done = child_process.run(command, cwd=folder, env=os.environ | environment, **pipes)
+    done = child_process.run([*map(os.fspath, command)], cwd=folder, env=environment, **pipes)
     assert done.returncode == status, done.stdout[-3000:]
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """What git would commit."""
     folder = tmp_path_factory.mktemp("checkout")
     listing = run("git", "ls-files", "--cached", "--others", "--exclude-standard", folder=ROOT)
     for name in filter(lambda name: (ROOT / name).is_file(), listing.splitlines()):
@@ -75,9 +72,8 @@ def test_what_is_in_them(built):
     wheel, sdist = built
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if name.startswith("keras_transformer/")}
-    assert {name.split("/")[0].partition("-")[0] for name in names - package} == {
-        "keras_encoder_decoder"
-    }
+    others = {name.split("/")[0].partition("-")[0] for name in names - package}
+    assert others == {"keras_encoder_decoder"}
     assert package == set(run("git", "ls-files", "keras_transformer", folder=ROOT).splitlines())
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}

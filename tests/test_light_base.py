@@ -16,7 +16,6 @@ BASE_MODULES = ("layers", "transformer", "training", "decoding", "presets", "spe
 
 
 def run_without(modules, code, *arguments):
-    """Runs code in a process of its own that cannot import some modules."""
     hide = f"import sys\nsys.modules.update(dict.fromkeys({sorted(modules)!r}))\n"
     command = [sys.executable, "-c", hide + code, *arguments]
     return child_process.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -53,9 +53,6 @@ def test_runs(name, tmp_path, monkeypatch):
         assert "['1989-07-14', '1989-11-09']" in printed, "the exported model's answers"
 
 
-# As pages of the site: with what they print and draw once they have been run.
-
-
 def test_pages(tmp_path):
     pytest.importorskip("nbconvert", reason="is in the extra docs, which CI installs for make docs")
     from docs import notebooks

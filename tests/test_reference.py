@@ -38,13 +38,10 @@ def test_every_public_name_is_on_one_page():
     assert listed == [reference.path_of(title) for title, _ in reference.pages()]
 
 
-def test_names_become_links():
+def test_names_become_links_and_lists_are_indented_for_markdown():
     linked = "[`kt.load`][keras_transformer.load]"
     text, wanted = "`kt.load`, `load`, [`Encoder`](x.md)", f"{linked}, `load`, [`Encoder`](x.md)"
     assert pages.link_names(text) == wanted
-
-
-def test_lists_are_indented_for_markdown():
     text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
     wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n\n- four\n\n"
     assert pages.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
@@ -63,9 +60,6 @@ def test_docstrings_are_rewritten_for_griffe():
         "Keyword Args: Call arguments\n    x: Ids `(B, T)`.\n\n"
         "Examples:\n    >>> f(`Encoder`)\n\n    And:\n\n    >>> g()"
     )
-
-
-# What is called how elsewhere.
 
 
 def code_of(column):

@@ -22,8 +22,6 @@ def test_the_stub_imports_what_the_package_does():
     assert found == {(f"keras_transformer.{home}", name, name) for name, home in homes}
 
 
-# What a user's type checker makes of it.
-
 SCRIPT = """
 import keras_transformer as kt
 

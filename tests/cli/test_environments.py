@@ -30,12 +30,9 @@ PIPES = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PI
 
 
 def shell(redirection, *command, **options):
-    """Runs a command as a shell does that closes or redirects its streams."""
     command = ["bash", "-c", f'exec "$@" {redirection}', "bash", *map(str, command)]
     return child_process.run(command, cwd=ROOT, env=shell_environment(), **options)
 
-
-# Streams.
 
 STREAMS = f"""
 import os, sys
@@ -84,12 +81,7 @@ def test_a_full_disk_is_one_sentence():
     assert b"stdout cannot be written (No space left on device)" in result.stderr
 
 
-# Trainings.
-
-
-def test_a_training_is_that_of_a_script_whatever_is_around_it(
-    trained_run, trained_config, tmp_path
-):
+def test_a_training_is_that_of_a_script_whatever_is_around_it(trained_run, tmp_path):
     """Nobody reads its progress; who is hung up on saves and ends, as by SIGTERM.
 
     Other programs' settings are not inherited, neither precision nor backend; TF_USE_LEGACY_KERAS
@@ -128,9 +120,6 @@ def test_a_training_is_that_of_a_script_whatever_is_around_it(
     assert json.loads((tmp_path / "keras.json").read_text())["floatx"] == "float16"
 
 
-# Translations.
-
-
 def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeypatch):
     """What was killed is resumed: the output of one that was never stopped."""
     monkeypatch.setattr(opening, "EAGER_SENTENCES", 100)  # graphs would take longer to make
@@ -157,27 +146,20 @@ def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeyp
 def test_whoever_has_read_enough_of_the_translations_ends_them(kind, trained_run, tmp_path):
     """They come before the last line is read."""
     model = trained_run if kind == "run" else sound(tmp_path, "export")
-    with started("translate", model, **PIPES) as process:
-
-        def write(line):
-            process.stdin.write(line)
-            process.stdin.flush()
-
+    with started("translate", model, **PIPES | {"bufsize": 0}) as process:
         for line in (b"abc\n", b"\n", b"hgf\n"):
-            write(line)
+            process.stdin.write(line)
             assert process.stdout.readline().endswith(b"\n")
         process.stdout.close()
-        write(b"abc\n")  # stdin is left open: it ends by itself
+        process.stdin.write(b"abc\n")  # stdin is left open: it ends by itself
         assert process.wait(timeout=300) == 0
         assert process.stderr.read() == b"", "nothing of TensorFlow either"
 
 
 def test_a_script_gets_tokenizers_though_legacy_keras_is_asked_for(tmp_path):
     """Pickled, as those of `multiprocessing` are."""
-    made = (
-        kt.SubwordTokenizer.train(["ab"], model_type="char"),
-        kt.WordPieceTokenizer.train(["ab"], 8),
-    )
+    subword = kt.SubwordTokenizer.train(["ab"], model_type="char")
+    made = subword, kt.WordPieceTokenizer.train(["ab"], 8)
     (tmp_path / "pickled").write_bytes(pickle.dumps(made))
     code = "import os, pickle, sys\n"
     code += "made = pickle.load(open(sys.argv[1], 'rb'))\n"

@@ -7,8 +7,9 @@ import pytest
 
 import keras_transformer
 from keras_transformer.cli.main import COMMANDS, call_command
-from keras_transformer.presets import ModelConfig, SearchConfig
-from tests.support.command_line import python, refused, run
+from keras_transformer.presets import PRESETS, ModelConfig, SearchConfig
+from keras_transformer.runs.run import from_yaml
+from tests.support.command_line import python, refused, run, succeeds
 from tests.support.paths import FIXTURES
 
 
@@ -33,9 +34,8 @@ DEFAULTS["search"] = {}
 CALLS = []
 
 
-@pytest.mark.parametrize(
-    "words, expected",
-    [
+def test_what_is_typed():
+    for words, expected in (
         ("", {}),
         ("--number none --words none", {"number": None, "words": ()}),
         ("--number None --words --word None", {"number": None, "words": (), "word": None}),
@@ -44,18 +44,15 @@ CALLS = []
         ("--rates 1 2e-1", {"rates": (1.0, 0.2)}),
         ("--d_model 8 --norm=pre", {"sizes": {"d_model": 8, "norm": "pre"}}),
         ("--sample --seed 2", {"search": {"sample": True, "seed": 2}}),
-    ],
-)
-def test_what_is_typed(words, expected):
-    for line in (["p", *words.split()], [*words.split(), "--", "p"]):
-        CALLS.clear()
-        call_command("this", command, line)
-        assert CALLS == [expected]
+    ):
+        for line in (["p", *words.split()], [*words.split(), "--", "p"]):
+            CALLS.clear()
+            call_command("this", command, line)
+            assert CALLS == [expected]
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
+def test_a_mistake_is_one_sentence():
+    for words, message in (
         ("p --number x", "--number must be a whole number or none, received 'x'; see"),
         ("p --rates 1 y", "--rates must be a number or none, received 'y'"),
         ("p --number", "--number needs a value"),
@@ -64,12 +61,10 @@ def test_what_is_typed(words, expected):
         ("p --num 5", "unknown option --num: did you mean --num"),  # no abbreviations
         ("p q", "unexpected argument 'q'"),
         ("--number 5", "PATH is missing"),
-    ],
-)
-def test_a_mistake_is_one_sentence(words, message):
-    with pytest.raises(ValueError) as error:
-        call_command("this", command, words.split())
-    assert message in str(error.value) and "\n" not in str(error.value)
+    ):
+        with pytest.raises(ValueError) as error:
+            call_command("this", command, words.split())
+        assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_commands_are_suggested_and_required_options_named():
@@ -85,9 +80,6 @@ def test_another_backend_is_refused(monkeypatch):
 def test_version_of_the_module():
     version = f"keras-transformer {keras_transformer.__version__}\n"
     assert python("-m", "keras_transformer", "--version") == version
-
-
-# Help.
 
 
 def test_the_list_of_commands_is_short():
@@ -139,38 +131,68 @@ for words in [[], *([name] for name in COMMANDS)]:
     assert "--epochs" in python("-c", code)
 
 
-# What is wrong with files and models, in short: a run, another, an empty folder, texts, a table.
-MISTAKES = [
-    ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
-    ("translate RUN --prefix long", "Prefix 2 has 13 tokens, but the model's max_length"),
-    ("translate RUN --field a", "--field and --output-field need --format jsonl"),
-    ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
-    ("translate RUN --resume none", "is not a file, so it cannot be resumed"),
-    ("translate RUN --resume no/b", "no/b cannot be written: No such"),
-    ("translate none --precision float32", "none is neither a run directory"),
-    ("align RUN --source pairs.tsv --heads 3", "Unknown head 3: choose from 1 to 2"),
-    ("score RUN --source pairs.tsv --target long", "has both source and target: omit --target"),
-    ("evaluate DATES", "was not trained on the built-in dates"),
-    ("evaluate RUN --target long", "--source is missing"),
-    ("evaluate long --source pairs.tsv", "Received 2 hypotheses but 1 reference"),
-    ("evaluate long --source pairs.tsv --beam-size 5", "long is a file of translations: leave out"),
-    ("evaluate long --source pairs.tsv --target-language de", "long is a file of translations"),
-    ("export RUN base --examples pairs.tsv --examples-target long", "omit --examples-target"),
-    ("export RUN base --examples-target x", "--examples is missing"),
-    ("export RUN base --format onnx", "format must be saved_model or ctranslate2"),
-    ("export RUN base --format ctranslate2 --precision int8", "has no further options"),
-    ("attention RUN abc --layers 4", "Unknown layer 4: choose from 1 to 3"),
-    ("plot --output x.png", "RUN is missing"),
-]
-
-
-@pytest.mark.parametrize("line, message", MISTAKES)
-def test_mistakes_get_one_sentence(line, message, random_run, tmp_path, monkeypatch):
+def test_mistakes_get_one_sentence(random_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "none").mkdir()
     (tmp_path / "long").write_text("A\n" + "A" * 12 + "\n")
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     before = sorted(tmp_path.rglob("*"))
     places = {"RUN": random_run, "DATES": FIXTURES / "format-1" / "run"}  # which are no dates
-    refused([places.get(word, word) for word in line.split()], message, b"a\nb\n")
+    for line, message in (
+        ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
+        ("translate RUN --prefix long", "Prefix 2 has 13 tokens, but the model's max_length"),
+        ("translate RUN --field a", "--field and --output-field need --format jsonl"),
+        ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
+        ("translate RUN --resume none", "is not a file, so it cannot be resumed"),
+        ("translate RUN --resume no/b", "no/b cannot be written: No such"),
+        ("translate none --precision float32", "none is neither a run directory"),
+        ("align RUN --source pairs.tsv --heads 3", "Unknown head 3: choose from 1 to 2"),
+        ("score RUN --source pairs.tsv --target long", "has both source and target: omit --target"),
+        ("evaluate DATES", "was not trained on the built-in dates"),
+        ("evaluate RUN --target long", "--source is missing"),
+        ("evaluate long --source pairs.tsv", "Received 2 hypotheses but 1 reference"),
+        ("evaluate long --source pairs.tsv --beam-size 5", "long is a file of translations: leave"),
+        ("evaluate long --source pairs.tsv --target-language de", "long is a file of translations"),
+        ("export RUN base --examples pairs.tsv --examples-target long", "omit --examples-target"),
+        ("export RUN base --examples-target x", "--examples is missing"),
+        ("export RUN base --format onnx", "format must be saved_model or ctranslate2"),
+        ("export RUN base --format ctranslate2 --precision int8", "has no further options"),
+        ("attention RUN abc --layers 4", "Unknown layer 4: choose from 1 to 3"),
+        ("plot --output x.png", "RUN is missing"),
+    ):
+        refused([places.get(word, word) for word in line.split()], message, b"a\nb\n")
     assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+# Which configuration the commands that create runs are given.
+def test_a_first_training_is_explained(seen, tmp_path):
+    """Without a choice of preset; a chosen one needs no explanation."""
+    own = ["--train-source", tmp_path / "text.tsv", "--valid-fraction", "0.5"]
+    for options, message in (
+        ([], b""),
+        (own, b"warning: the default, --preset dates, splits text into characters"),
+        (["--preset", "dates"], b""),
+        ([*own, "--preset", "tiny"], b""),
+        ([*own, "--model-type", "char"], b""),
+    ):
+        said = succeeds("train", "--output", tmp_path / "run", *options).stderr
+        assert said.startswith(message) and bool(message) == bool(said)
+
+
+def test_a_file_may_need_what_the_options_add(seen, tmp_path):
+    """A configuration is checked as a whole: neither has to be valid without the other."""
+    (tmp_path / "file.yaml").write_text("format: 1\nfreeze: [encoder]\nmodel: {d_model: 100}\n")
+    words = ["train", "--output", "x", "--config", tmp_path / "file.yaml"]
+    assert (run(*words).returncode, seen) == (2, [])
+    succeeds(*words, "--num-heads", "5", "--start-from", "run")
+    model, freeze = seen[0].model, seen[0].freeze
+    assert (model.d_model, model.num_heads, freeze) == (100, 5, ("encoder",))
+
+
+def test_config_is_what_train_takes(seen, tmp_path):
+    result, path = succeeds("config", "--preset", "tiny"), tmp_path / "tiny.yaml"
+    path.write_bytes(result.stdout)
+    assert not result.stderr and from_yaml(path) == PRESETS["tiny"]
+    succeeds("train", "--output", "x", "--config", path, "--epochs", "7")
+    assert (seen[0].epochs, seen[0].model) == (7, PRESETS["tiny"].model)
+    refused(["config", "--preset", "huge"], "Unknown preset 'huge'")

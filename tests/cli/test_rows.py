@@ -59,9 +59,6 @@ def translated(*options, stdin):
     return succeeds("translate", "run", *options, stdin=stdin).stdout
 
 
-# What is written for a line.
-
-
 def test_lines_by_hand():
     stdin = b"abc\n\n d\xc3\xa9\r\nlast"
     assert translated(stdin=stdin).decode() == "ABC\n\n DÉ\nLAST\n"
@@ -98,13 +95,9 @@ objects = st.dictionaries(st.text().filter(lambda x: x != "translation"), values
 def test_any_objects_are_copied(rows, escaped):
     lines = [json.dumps(row, ensure_ascii=escaped) if row else "" for row in rows]
     found = translated(*JSON, stdin="\n".join([*lines, ""]).encode()).decode().split("\n")
-    assert [json.loads(x) if x else {} for x in found[:-1]] == [
-        row and row | {"translation": row["text"].upper()} for row in rows
-    ]
+    expected = [row and row | {"translation": row["text"].upper()} for row in rows]
+    assert [json.loads(x) if x else {} for x in found[:-1]] == expected
     assert all(new.startswith(old[:-1]) for old, new in zip(lines, found, strict=False))
-
-
-# Outputs that are completed.
 
 
 @given(st.lists(plain, min_size=1), st.sampled_from([(), N_BEST, JSON]), st.data())
@@ -157,21 +150,17 @@ def test_output_of_other_objects_is_refused(change, tmp_path):
     assert (tmp_path / "out").read_bytes() == kept
 
 
-@pytest.mark.parametrize(
-    "content, options, line",
-    [
-        (b"A\n" * 15, (), 15),
+def test_what_cannot_be_completed_stays_as_it_is(tmp_path):
+    for content, options, line in (
+        (b"A\n" * 15, (), 15),  # too long
         (b"A\nB\n", N_BEST, 1),
-        (b"0 ||| A ||| -1\n" * 4, N_BEST, 2),
+        (b"0 ||| A ||| -1\n" * 4, N_BEST, 2),  # more of each
         (b"0 ||| A ||| -1\n" * 2 + b"2 ||| A ||| -1\n" * 2, N_BEST, 2),
-    ],
-    ids=["too long", "not n-best", "more of each", "a gap"],
-)
-def test_what_cannot_be_completed_stays_as_it_is(content, options, line, tmp_path):
-    (tmp_path / "out").write_bytes(content + b"torn")
-    message = f"out has no translation of line {line} of stdin"
-    refused(["translate", "run", *options, "--resume", tmp_path / "out"], message, STDIN)
-    assert (tmp_path / "out").read_bytes() == content + b"torn"
+    ):
+        (tmp_path / "out").write_bytes(content + b"torn")
+        message = f"out has no translation of line {line} of stdin"
+        refused(["translate", "run", *options, "--resume", tmp_path / "out"], message, STDIN)
+        assert (tmp_path / "out").read_bytes() == content + b"torn"
 
 
 @pytest.mark.parametrize("options", [(), N_BEST])
@@ -199,15 +188,10 @@ def test_windows_before_an_invalid_line_are_translated(tmp_path):
     assert [json.loads(line)["translation"] for line in found] == ["A", "B"]
 
 
-@pytest.mark.parametrize(
-    "stdin, message",
-    [
-        (b'{"text": "A", "translation": 1}', "1 of stdin has 'translation'"),
-        (b"[" * 100_000, "Line 1 of stdin is not valid JSON"),
-    ],
-)
-def test_objects_that_are_refused(stdin, message):
-    refused(["translate", "run", *JSON], message, stdin)
+def test_objects_that_are_refused():
+    taken = b'{"text": "A", "translation": 1}'
+    refused(["translate", "run", *JSON], "1 of stdin has 'translation'", taken)
+    refused(["translate", "run", *JSON], "Line 1 of stdin is not valid JSON", b"[" * 100_000)
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):

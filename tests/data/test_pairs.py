@@ -44,9 +44,8 @@ sentences = st.lists(st.integers(4, 255), max_size=5)
 def test_gathers_any_rows_of_any_shards(shards, data):
     dtype = data.draw(st.sampled_from([np.uint8, np.uint16, np.int32]))
     rows = [row for shard in shards for row in shard]
-    stored = Sentences(
-        [(np.array(sum(x, []), dtype), np.cumsum([0, *map(len, x)])) for x in shards]
-    )
+    parts = [(np.array(sum(x, []), dtype), np.cumsum([0, *map(len, x)])) for x in shards]
+    stored = Sentences(parts)
     assert stored.lengths.tolist() == list(map(len, rows))
     wanted = data.draw(st.lists(st.sampled_from(range(len(rows))))) if rows else []
     ids, lengths = stored.gather(np.array(wanted, np.int64))

@@ -37,13 +37,11 @@ def loop(source, target, boundaries, budget):
 
 
 def sentences_in_shards(lengths, shards):
-    """Sentences of so many ids, all of them 7, in so many files."""
     parts = np.array_split(lengths, shards)
     return Sentences([(np.full(sum(x), 7, np.uint8), np.cumsum([0, *x])) for x in parts])
 
 
 def batches_of(source, target, boundaries, budget, seed=None, number=0, shards=1):
-    """The batches of a pass, as lists of the numbers of their pairs."""
     pairs = EncodedPairs(*(sentences_in_shards(side, shards) for side in (source, target)))
     rows = np.arange(len(pairs))
     planner = BatchPlanner(pairs, rows, [len(rows)], [1], budget, np.array(boundaries), seed)

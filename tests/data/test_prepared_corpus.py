@@ -3,7 +3,6 @@
 import collections
 import json
 import os
-import resource
 import shutil
 
 import numpy as np
@@ -15,13 +14,13 @@ from keras_transformer.data import prepared_corpus as module
 from keras_transformer.data import text_files
 from keras_transformer.data.text_files import load_corpus, sample_rows
 from keras_transformer.tokenizers import saved
+from tests.support import child_process
 from tests.support.made_up_text import write_text
 from tests.support.paths import FIXTURES
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_shards():
-    """Two blocks each, of some kilobytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_files, "BLOCK", 1 << 12)
         patch.setattr(module, "SHARD", 2)
@@ -30,7 +29,6 @@ def small_shards():
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """513 pairs in three shards of text."""
     return write_text(tmp_path_factory.mktemp("text"), 513, shards=3)
 
 
@@ -51,11 +49,9 @@ def contents(path):
 
 
 def sentences(corpus):
-    for side in (corpus.pairs.source.shards, corpus.pairs.target.shards):
-        rows = []
-        for ids, offsets in side:
-            rows += [part.tolist() for part in np.split(ids, offsets[1:-1].astype(int))]
-        yield rows
+    for side in (corpus.pairs.source, corpus.pairs.target):
+        parts = (np.split(ids, offsets[1:-1].astype(int)) for ids, offsets in side.shards)
+        yield [row.tolist() for part in parts for row in part]
 
 
 def test_a_corpus_is_its_text_as_ids(made, text, options):
@@ -173,14 +169,10 @@ def test_only_into_an_empty_directory(text, tmp_path):
 def test_a_full_disk_is_one_sentence(text, tmp_path, monkeypatch):
     """Vocabularies of bytes and characters fit into the 20 kB that a file may have, ids do not."""
     monkeypatch.setattr(module, "SHARD", 64)
-    options = dict(vocabulary_size=300, vocabulary_sample=30, nfkc=False)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-        with pytest.raises(ValueError, match="corpus cannot be created: File too large"):
-            kt.prepare(kt.PrepareConfig(*text, **options), tmp_path / "corpus", processes=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    config = kt.PrepareConfig(*text, vocabulary_size=300, vocabulary_sample=30, nfkc=False)
+    said = "corpus cannot be created: File too large"
+    with pytest.raises(ValueError, match=said), child_process.largest_file(20_000):
+        kt.prepare(config, tmp_path / "corpus", processes=1)
     assert not list(tmp_path.iterdir())
 
 

@@ -20,8 +20,6 @@ from keras_transformer.data.text_files import read_lines, read_pairs, sample_row
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a file, gzipped when its name says so, and returns its path."""
-
     def written(name, content):
         content = content.encode("utf-8") if isinstance(content, str) else content
         path = tmp_path / name

@@ -27,11 +27,8 @@ def of_logits(states, matrix, smoothing):
 
 
 def of_states(states, matrix, smoothing, labels=LABELS, weights=WEIGHTS):
-    """Loss, gradients and predictions without the logits."""
-    states, matrix = tf.convert_to_tensor(states), tf.convert_to_tensor(matrix)
-    loss, gradients, predictions = fused.fused_cross_entropy(
-        states[None], matrix, labels, weights, smoothing
-    )
+    given = tf.convert_to_tensor(states)[None], tf.convert_to_tensor(matrix), labels, weights
+    loss, gradients, predictions = fused.fused_cross_entropy(*given, smoothing)
     of_x, of_matrix, of_rows = gradients
     assert of_rows.dtype == of_matrix.dtype
     of_matrix = tf.tensor_scatter_nd_add(of_matrix, tf.reshape(labels, [-1, 1]), of_rows)
@@ -100,7 +97,6 @@ def test_compiled_by_xla():
 
 
 def slopes(function, x, step=1e-6):
-    """The gradient by central differences."""
     result = np.zeros_like(x)
     for index in np.ndindex(x.shape):
         moved = np.zeros_like(x)
@@ -112,9 +108,8 @@ def slopes(function, x, step=1e-6):
 def test_rdrop_against_float64(part):
     alpha = 0.5
     states, weights = normal(2, N, D), WEIGHTS * np.random.default_rng(3).random(N)
-    loss, (of_x, of_matrix, of_rows), predictions = fused.fused_cross_entropy(
-        tf.constant(states), tf.constant(MATRIX), LABELS, weights.astype("float32"), 0.1, alpha
-    )
+    given = tf.constant(states), tf.constant(MATRIX), LABELS, weights.astype("float32"), 0.1, alpha
+    loss, (of_x, of_matrix, of_rows), predictions = fused.fused_cross_entropy(*given)
     of_matrix = tf.tensor_scatter_nd_add(of_matrix, LABELS[:, None], of_rows)
     x, matrix = states.astype("float64"), MATRIX.astype("float64")
     how = LABELS, weights, 0.1, alpha

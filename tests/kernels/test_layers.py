@@ -33,12 +33,12 @@ def test_entries_are_independent():
         assert abs(correlation) < 5 / np.sqrt(one.size)
 
 
-@pytest.mark.parametrize("width", [1, 7])
-def test_any_width(width):
-    output = Dropout(0.5, seed=3)(np.ones((1000, width), "float32"), training=True)
-    assert output.shape == (1000, width)
-    # Every column by itself, the last ones of an integer that is cut off too.
-    assert np.all(abs(dropped(output).mean(axis=0) - 0.5) < 5 * 0.5 / np.sqrt(1000))
+def test_any_width():
+    """Every column by itself, the last ones of an integer that is cut off too."""
+    for width in (1, 7):
+        output = Dropout(0.5, seed=3)(np.ones((1000, width), "float32"), training=True)
+        assert output.shape == (1000, width)
+        assert np.all(abs(dropped(output).mean(axis=0) - 0.5) < 5 * 0.5 / np.sqrt(1000))
 
 
 def test_every_call_draws_anew_and_a_seed_repeats_it():

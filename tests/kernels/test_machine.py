@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,6 +10,7 @@ from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.runs.run import Run
 from keras_transformer.train import _adapt_to_machine, _configure_parallelism
 from tests.support.command_line import refused, run
+from tests.support.layer_harness import assert_equal
 from tests.support.sealing import reseal
 
 
@@ -20,9 +20,8 @@ def make_machine(monkeypatch, caplog):
 
     def make(slowdown):
         machine._warn_slow.cache_clear()
-        monkeypatch.setattr(
-            machine, "slowdown", lambda policy: 1.0 if policy == "float32" else slowdown
-        )
+        times = {"float32": 1.0}
+        monkeypatch.setattr(machine, "slowdown", lambda policy: times.get(policy, slowdown))
         return caplog
 
     return make
@@ -30,14 +29,12 @@ def make_machine(monkeypatch, caplog):
 
 def test_a_product_is_timed():
     assert machine.slowdown("float32") == 1.0
-    assert 0 < machine.slowdown("mixed_bfloat16") < 1000
-    assert machine.slowdown("mixed_bfloat16") == machine.slowdown("mixed_bfloat16")
+    assert 0 < machine.slowdown("mixed_bfloat16") == machine.slowdown("mixed_bfloat16") < 1000
     assert machine.choose_precision("auto") in ("float32", "mixed_bfloat16")
 
 
-@pytest.mark.parametrize(
-    "slowdown, asked, trained, chosen",
-    [
+def test_choice(make_machine):
+    for slowdown, asked, trained, chosen in (
         (9.0, "auto", None, "float32"),
         (0.5, "auto", None, "mixed_bfloat16"),
         (0.9, "auto", None, "float32"),  # no clear gain
@@ -46,11 +43,9 @@ def test_a_product_is_timed():
         (0.5, None, "float32", "float32"),  # nobody asked for less than it was trained in
         (9.0, "mixed_bfloat16", "float32", "mixed_bfloat16"),
         (0.5, "float32", "mixed_bfloat16", "float32"),
-    ],
-)
-def test_choice(make_machine, slowdown, asked, trained, chosen):
-    make_machine(slowdown)
-    assert machine.choose_precision(asked, trained) == chosen
+    ):
+        make_machine(slowdown)
+        assert machine.choose_precision(asked, trained) == chosen
 
 
 def test_what_is_slow_is_said_once_and_how_much(make_machine):
@@ -81,8 +76,7 @@ def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
     slow, asked = kt.load(copy), kt.load(copy, precision=chosen)
     assert slow.model.dtype_policy.name == "float32"
     assert asked.model.dtype_policy.name == chosen
-    for one, other in zip(slow.model.get_weights(), asked.model.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(slow.model.get_weights(), asked.model.get_weights())
 
 
 @pytest.mark.parametrize("command", ["translate", "score", "evaluate"])
@@ -130,20 +124,17 @@ def test_threads_that_have_started_stay_as_they_are():
     assert machine.configure_threads() == machine.inter_op_threads()
 
 
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        ({}, (3, machine.MAX_SLICES)),
-        ({"parallel_microbatches": 2}, (2, None)),
-        ({"parallel_microbatches": 1}, (1, "together")),
-        ({"jit_compile": True}, (1, "together")),
-        ({"logical_devices": 2}, (1, "together")),
-        ({"jit_compile": True, "parallel_microbatches": 2}, (2, "together")),
-    ],
-)
-def test_parts_of_a_training(monkeypatch, options, expected):
+def test_parts_of_a_training(monkeypatch):
     """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
     monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
-    parts = _configure_parallelism(kt.TrainConfig(**options))
-    assert (parts, asked[0] if asked else "together") == expected
+    for options, parts, apart in (
+        ({}, 3, [machine.MAX_SLICES]),
+        ({"parallel_microbatches": 2}, 2, [None]),
+        ({"parallel_microbatches": 1}, 1, []),
+        ({"jit_compile": True}, 1, []),
+        ({"logical_devices": 2}, 1, []),
+        ({"jit_compile": True, "parallel_microbatches": 2}, 2, []),
+    ):
+        asked.clear()
+        assert (_configure_parallelism(kt.TrainConfig(**options)), asked) == (parts, apart)

@@ -21,10 +21,8 @@ def attend(query, key, value, **kwargs):
 
 
 def test_scores_6_4_and_3_8_over_root_16():
-    query = np.zeros((2, 16))
-    query[0, :2], query[1, :2] = (6, 4), (3, 8)
-    value = np.eye(2)  # the output shows the weights
-    output, weights = attend(query, np.eye(2, 16), value)
+    query = np.pad([[6.0, 4], [3, 8]], [(0, 0), (0, 14)])
+    output, weights = attend(query, np.eye(2, 16), np.eye(2))  # the output shows the weights
     np.testing.assert_allclose(weights, [[0.62, 0.38], [0.22, 0.78]], atol=5e-3)
     np.testing.assert_allclose(output, weights, atol=1e-6)
     by_hand = 1 / (1 + np.exp([-0.5, 1.25]))  # of the first key: logistic of (6-4)/4, (3-8)/4
@@ -99,7 +97,6 @@ QUERY, VALUE, KEY = normal(B, T, 8, seed=1), normal(B, S, 10, seed=2), normal(B,
 
 
 def pair(arguments, query=QUERY, value=VALUE, key=None):
-    """Their layer and ours, with the same random weights."""
     arguments = {"num_heads": 2, "key_dim": 3} | arguments
     theirs, ours = keras.layers.MultiHeadAttention(**arguments), kt.MultiHeadAttention(**arguments)
     for layer in (theirs, ours):

@@ -24,7 +24,6 @@ def call(layer, arrays, **kwargs):
 
 
 def scores_of(outputs):
-    """All attention weights that a layer has returned, (B, H, T, S) each."""
     return [x for x in keras.tree.flatten(outputs) if x.ndim == 4]
 
 

@@ -82,17 +82,12 @@ def test_mask_is_carried_on(name, embedding):
     assert_close(average, np.array(expected))
 
 
-@pytest.mark.parametrize(
-    "make, count",
-    [
-        (lambda: kt.Decoder(2, 8, 2, 16, norm="pre"), 2),
-        (lambda: kt.Decoder(2, 8, 2, 16, norm="pre", cross_attention=False), 1),
-        (lambda: kt.MultiHeadAttention(2, 4), 3),
-    ],
-)
-def test_padding_anywhere_changes_nothing(make, count):
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_padding_anywhere_changes_nothing(count):
     """Right padding would show nothing: what looks back never sees it. Of so many inputs."""
-    embed, layer = kt.PositionalEmbedding(9, 8, positions="none"), make()
+    embed, layer = kt.PositionalEmbedding(9, 8, positions="none"), kt.MultiHeadAttention(2, 4)
+    if count < 3:
+        layer = kt.Decoder(2, 8, 2, 16, norm="pre", cross_attention=count == 2)
     plain, padded = np.array([[5, 6, 7, 8]] * 2), np.array([[0, 0, 5, 6, 7, 8], [5, 0, 6, 7, 0, 8]])
     layer(*[embed(plain)] * count)
     layer_harness.randomize(embed)

@@ -96,9 +96,8 @@ def debertas(golden, heads=2):
     identity = np.eye(width).reshape(heads, -1, width)  # theirs ends with the heads joined
     layer.output_dense.set_weights([identity, np.zeros(width)])
     layer.positions.table.set_weights([golden["table"]])
-    key, query = (
-        golden[f"{name}.weight"].T.reshape(width, heads, -1) for name in ("pos_proj", "pos_q_proj")
-    )
+    names = "pos_proj", "pos_q_proj"
+    key, query = (golden[f"{name}.weight"].T.reshape(width, heads, -1) for name in names)
     layer.positions.key_dense.set_weights([key])
     bias = golden["pos_q_proj.bias"].reshape(heads, -1)
     layer.positions.query_dense.set_weights([query, bias])

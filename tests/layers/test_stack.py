@@ -34,17 +34,13 @@ def test_kernels_start_apart():
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_stacks_equal_the_formula(norm):
-    every, whole = np.ones_like(X_MASK), np.ones_like(MEMORY_MASK)
-    layer = build("Encoder", norm)
-    for passed, mask in ((MEMORY_MASK, MEMORY_MASK), (None, whole)):
-        assert_close(layer(MEMORY, passed), oracle.encoder(layer, MEMORY, mask))
-    layer = build("Decoder", norm)
-    for passed, masks in [
-        ((X_MASK, MEMORY_MASK), (X_MASK, MEMORY_MASK)),
-        ((None, MEMORY_MASK), (every, MEMORY_MASK)),
-        ((X_MASK, None), (X_MASK, whole)),
-    ]:
-        assert_close(layer(X, MEMORY, *passed), oracle.decoder(layer, X, MEMORY, *masks))
+    encoder, decoder = build("Encoder", norm), build("Decoder", norm)
+    for x, memory in ((X_MASK, MEMORY_MASK), (None, MEMORY_MASK), (X_MASK, None)):
+        masks = np.ones_like(X_MASK) if x is None else x
+        masks = masks, np.ones_like(MEMORY_MASK) if memory is None else memory
+        assert_close(encoder(MEMORY, memory), oracle.encoder(encoder, MEMORY, masks[1]))
+        found = decoder(X, MEMORY, x, memory)
+        assert_close(found, oracle.decoder(decoder, X, MEMORY, *masks))
 
 
 def test_decoder_without_a_memory_is_a_causal_encoder():

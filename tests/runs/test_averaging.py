@@ -6,8 +6,6 @@ import pytest
 
 import keras_transformer as kt
 
-# Means of files.
-
 
 def model_of(seed, d_model=8, share_embeddings="none"):
     keras.utils.set_random_seed(seed)
@@ -18,7 +16,6 @@ def model_of(seed, d_model=8, share_embeddings="none"):
 
 @pytest.fixture
 def models(tmp_path):
-    """Three models and their files."""
     models = [model_of(seed) for seed in (1, 2, 3)]
     paths = [tmp_path / f"{number}.weights.h5" for number in (1, 2, 3)]
     for model, path in zip(models, paths, strict=True):
@@ -48,10 +45,10 @@ def test_other_shapes_are_refused(models, tmp_path, options):
     _, (one, other, _) = models
     model_of(2, **options).save_weights(other)
     mean = tmp_path / "mean.weights.h5"
-    with pytest.raises(ValueError, match="2.weights.h5 must have the weights of .*1.weights.h5, b"):
-        kt.average_checkpoints([one, other], mean)
-    with pytest.raises(ValueError, match="1.weights.h5 must have the weights of .*2.weights.h5"):
-        kt.average_checkpoints([other, one], mean)
+    for first, second in ((one, other), (other, one)):
+        message = f"{second.name} must have the weights of .*{first.name}, b"
+        with pytest.raises(ValueError, match=message):
+            kt.average_checkpoints([first, second], mean)
     assert not mean.exists()
 
 
@@ -69,9 +66,6 @@ def test_files_that_have_no_mean(models, tmp_path):
     with pytest.raises(ValueError, match="paths must not be empty"):
         kt.average_checkpoints([], mean)
     assert not mean.exists()
-
-
-# The running mean of the weights.
 
 
 @pytest.mark.parametrize("momentum", [None, 0.8])

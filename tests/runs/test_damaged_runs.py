@@ -15,6 +15,7 @@ from keras_transformer.runs.run_callbacks import write_weights
 from keras_transformer.train import train
 from tests.support import child_process
 from tests.support.command_line import refused
+from tests.support.layer_harness import assert_equal
 
 
 @pytest.fixture
@@ -23,7 +24,6 @@ def run(trained_run, tmp_path):
 
 
 def everything(run):
-    """All files but for the lock."""
     files = (path for path in run.rglob("*") if path.is_file() and path.name != "lock")
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
@@ -78,8 +78,7 @@ def test_the_last_point_is_damaged(run, trained_run, trained_config, capsys):
         assert one | {"minutes": 0} == other | {"minutes": 0}
     kept = ([one["epoch"] for one in x["checkpoints"]] for x in (Run(run).read_state(), expected))
     assert next(kept) == next(kept)
-    for one, other in zip(*(load(x).model.get_weights() for x in (run, trained_run)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(*(load(x).model.get_weights() for x in (run, trained_run)))
 
 
 def test_a_full_disk_loses_nothing(run):

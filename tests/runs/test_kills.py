@@ -1,7 +1,6 @@
 """Killed at any moment and resumed, a training on replicas comes to what it would have come to."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
 from tests.support.command_line import started
+from tests.support.layer_harness import assert_equal
 from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
@@ -53,7 +53,7 @@ def wait_for_saves(process, folder, count):
 
 def wait_for_half_a_file(process, folder):
     while process.poll() is None:
-        if folder.exists() and any(x.startswith("tmp.") for x in os.listdir(folder)):
+        if any(folder.glob("tmp.*")):
             return True
     return False
 
@@ -78,8 +78,7 @@ def assert_same_run(run, whole):
         np.testing.assert_array_equal(ours[1][name], array, err_msg=name)
     for one, other in zip(Run(run).read_history(), Run(whole).read_history(), strict=True):
         assert one | {"minutes": 0} == other | {"minutes": 0}
-    for one, other in zip(*(kt.load(x).model.get_weights() for x in (run, whole)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_equal(*(kt.load(x).model.get_weights() for x in (run, whole)))
     assert Run(run).describe()["metrics"].keys() == Run(whole).describe()["metrics"].keys()
     names = [{x.name for x in path.glob("checkpoints/*.weights.h5")} for path in (run, whole)]
     assert names[0] == names[1] and not list(run.rglob("tmp.*"))

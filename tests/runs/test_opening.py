@@ -14,8 +14,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import namedtuple
 
 import h5py
 import keras
@@ -30,7 +29,6 @@ import keras_transformer as kt
 from keras_transformer.data.prepared_corpus import MANIFEST, describe_file
 from keras_transformer.runs import opening
 from keras_transformer.runs.checkpoints import STATE
-from keras_transformer.runs.opening import load
 from keras_transformer.runs.run import Run
 from keras_transformer.serving.structure import inspect_version
 from keras_transformer.utils import describe_files, digest, read_sealed, write_sealed
@@ -39,12 +37,10 @@ from tests.support.command_line import succeeds
 from tests.support.paths import ROOT
 from tests.support.sealing import reseal, sound
 
+
 # Any damage is named. Whoever means harm makes the checksums right again.
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """{kind: (directory, what opens it)}."""
     folder = tmp_path_factory.mktemp("sound")
     return {
         "run": (sound(folder, "run"), lambda path: opening.inspect_run(Run(path))),
@@ -82,15 +78,9 @@ def test_every_flip_and_truncation_is_named(kind, opened, number, share, bits):
     assert "\n" not in str(caught.value)
 
 
-# Trials.
-
-
-class Trial(NamedTuple):
-    """What is done to a sound copy, part of what is said, and the command that opens it."""
-
-    break_it: Callable
-    message: str
-    command: str = "translate {}"  # {} is the copy
+# What is done to a sound copy, part of what is said, the command that opens it, {}, and what it is.
+FIELDS = ["break_it", "message", "command", "kind"]
+Trial = namedtuple("Trial", FIELDS, defaults=["translate {}", "run"])
 
 
 def archive(change, **options):
@@ -108,9 +98,12 @@ def archive(change, **options):
     return break_it
 
 
-def config(change):
-    """Changes the configuration of the model."""
+def member(name, content, **options):
+    """Adds a member to `model.keras`, or replaces it."""
+    return archive(lambda members: members.update({name: content}), **options)
 
+
+def config(change):
     def in_members(members):
         value = json.loads(members["config.json"])
         members["config.json"] = json.dumps(change(value) or value).encode()
@@ -119,8 +112,6 @@ def config(change):
 
 
 def weights(change):
-    """Changes an array of the HDF5 file."""
-
     def in_members(members):
         file = io.BytesIO(members["model.weights.h5"])
         with h5py.File(file, "r+") as root:
@@ -132,9 +123,15 @@ def weights(change):
     return archive(in_members)
 
 
-def content(name, value):
-    """Writes a file anew."""
+def link_elsewhere(h5, shape):
+    h5[ARRAY] = h5py.ExternalLink("/etc/passwd", "/")
 
+
+def bytes_elsewhere(h5, shape):
+    h5.create_dataset(ARRAY, shape, "u1", external=[("/etc/passwd", 0, 1 << 20)])
+
+
+def content(name, value):
     def break_it(directory):
         path = directory / name
         path.write_bytes(value(path.read_bytes()) if callable(value) else value)
@@ -173,7 +170,6 @@ def checkpoint_outside(run):
 
 
 def writing_node(graph):
-    """Adds a node to a signature that writes a file."""
     model = saved_model_pb2.SavedModel.FromString(graph)
     library = model.meta_graphs[0].graph_def.library.function
     function = next(f for f in library if "signature_wrapper" in f.signature.name)
@@ -203,77 +199,50 @@ LAMBDA = {
 }
 SYSTEM = {"module": "os", "class_name": "system", "config": {"command": "touch executed"}}
 ARRAY = "layers/positional_embedding/vars/0"
-BRACKETS = b"[" * 200_000
 NAMES, CORRUPTED = "which no model of this package uses", "is corrupted"
+TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"
 TRIALS = {
-    "run": {
-        "a Lambda with byte code": Trial(config(lambda m: LAMBDA), NAMES),
-        "os.system as a class": Trial(
-            config(lambda model: model["config"].update(activation=SYSTEM)), NAMES
-        ),
-        "a config.json of 200,000 brackets": Trial(
-            archive(lambda m: m.update({"config.json": BRACKETS})), "it is not JSON"
-        ),
-        "a config.json of 64 MiB in 64 KiB": Trial(
-            archive(lambda m: m.update({"config.json": bytes(1 << 26)}), compression=8),
-            "in a way that Keras does not",
-        ),
-        "a member ../evil": Trial(
-            archive(lambda m: m.update({"../evil": b""})), "model.keras holds '../evil'"
-        ),
-        "an HDF5 link to another file": Trial(
-            weights(lambda h5, _: h5.update({ARRAY: h5py.ExternalLink("/etc/passwd", "/")})),
-            CORRUPTED,
-        ),
-        "an array whose bytes lie in /etc/passwd": Trial(
-            weights(
-                lambda h5, shape: h5.create_dataset(
-                    ARRAY, shape, "u1", external=[("/etc/passwd", 0, 1 << 20)]
-                )
-            ),
-            CORRUPTED,
-        ),
-        "a vocabulary of 40 MB": Trial(content("source.spm", bytes(40 << 20)), "has more than"),
-        "a normalization table with an invalid offset": Trial(
-            content("source.spm", pointing_out), "an invalid offset"
-        ),
-        "a model.json that lists a file outside": Trial(outside, "lists a file outside"),
-        "a config.yaml that calls os.system": Trial(
-            content("config.yaml", b"format: !!python/object/apply:os.system ['touch executed']"),
-            "is not valid YAML: could not determine a constructor",
-        ),
-        "a config.yaml of aliases": Trial(
-            content("config.yaml", b"a: &a [x, x]\nb: [*a, *a]\n"), "aliases"
-        ),
-        "a pipe as config.yaml": Trial(as_pipe, "config.yaml"),
-        "a Lambda to fine-tune": Trial(
-            config(lambda m: LAMBDA), NAMES, "train --start-from {} --output new"
-        ),
-        "a checkpoint outside": Trial(
-            checkpoint_outside, "is not a file of", "average {} new --number 1"
-        ),
-    },
-    "export": {
-        "a signature that writes a file": Trial(
-            content("saved_model.pb", writing_node),
-            "holds the ops WriteFile, which exports of this package do not contain",
-        ),
-    },
-    "corpus": {
-        "a pickle in an array of ids": Trial(
-            pickled,
-            "Python objects",
-            "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char",
-        ),
-    },
+    "a Lambda with byte code": Trial(config(lambda m: LAMBDA), NAMES),
+    "os.system as a class": Trial(config(lambda m: m["config"].update(activation=SYSTEM)), NAMES),
+    "a config.json of 200,000 brackets": Trial(
+        member("config.json", b"[" * 200_000), "it is not JSON"
+    ),
+    "a config.json of 64 MiB in 64 KiB": Trial(
+        member("config.json", bytes(1 << 26), compression=8), "in a way that Keras does not"
+    ),
+    "a member ../evil": Trial(member("../evil", b""), "model.keras holds '../evil'"),
+    "an HDF5 link to another file": Trial(weights(link_elsewhere), CORRUPTED),
+    "an array whose bytes lie in /etc/passwd": Trial(weights(bytes_elsewhere), CORRUPTED),
+    "a vocabulary of 40 MB": Trial(content("source.spm", bytes(40 << 20)), "has more than"),
+    "a normalization table with an invalid offset": Trial(
+        content("source.spm", pointing_out), "an invalid offset"
+    ),
+    "a model.json that lists a file outside": Trial(outside, "lists a file outside"),
+    "a config.yaml that calls os.system": Trial(
+        content("config.yaml", b"format: !!python/object/apply:os.system ['touch executed']"),
+        "is not valid YAML: could not determine a constructor",
+    ),
+    "a config.yaml of aliases": Trial(
+        content("config.yaml", b"a: &a [x, x]\nb: [*a, *a]\n"), "aliases"
+    ),
+    "a pipe as config.yaml": Trial(as_pipe, "config.yaml"),
+    "a Lambda to fine-tune": Trial(
+        config(lambda m: LAMBDA), NAMES, "train --start-from {} --output new"
+    ),
+    "a checkpoint outside": Trial(
+        checkpoint_outside, "is not a file of", "average {} new --number 1"
+    ),
+    "a signature that writes a file": Trial(
+        content("saved_model.pb", writing_node), "holds the ops WriteFile, which", kind="export"
+    ),
+    "a pickle in an array of ids": Trial(pickled, "Python objects", TRAIN, "corpus"),
 }
-ALL = [(kind, title) for kind, trials in TRIALS.items() for title in trials]
 
 
-@pytest.mark.parametrize("kind, title", ALL, ids=[title for _, title in ALL])
-def test_trial(kind, title, tmp_path):
-    trial = TRIALS[kind][title]
-    copy = corpus(tmp_path) if kind == "corpus" else sound(tmp_path, kind)
+@pytest.mark.parametrize("title", TRIALS)
+def test_trial(title, tmp_path):
+    trial = TRIALS[title]
+    copy = corpus(tmp_path) if trial.kind == "corpus" else sound(tmp_path, trial.kind)
     trial.break_it(copy)
     before = {path: path.lstat().st_size for path in tmp_path.rglob("*")}
     with contextlib.chdir(tmp_path):
@@ -309,10 +278,7 @@ def test_sealed_flips_of_text_are_read_or_named(name, share, bits):
 
 def test_the_page_lists_the_trials():
     page = (ROOT / "docs" / "loading-trials.md").read_text()
-    assert re.findall(r"^\| (?!tried|-)(.*?) \|", page, re.MULTILINE) == [title for _, title in ALL]
-
-
-# What is opened.
+    assert re.findall(r"^\| (?!tried|-)(.*?) \|", page, re.MULTILINE) == list(TRIALS)
 
 
 @keras.saving.register_keras_serializable(package="strangers")
@@ -322,16 +288,16 @@ class Wider(kt.Transformer):
 
 def test_classes_of_the_calling_program_are_loaded(tmp_path):
     run = sound(tmp_path, "run")
-    model = load(run).model
+    model = kt.load(run).model
     own = Wider.from_config(model.get_config())
     own.build()
     own.set_weights(model.get_weights())
     own.save(run / "model.keras")
     reseal(run)
-    assert type(load(run).model) is Wider
+    assert type(kt.load(run).model) is Wider
     config(lambda model: model | {"registered_name": "strangers>Other"})(run)
     with pytest.raises(ValueError, match="refers to the Wider .* if it is your own, register it"):
-        load(run)
+        kt.load(run)
 
 
 def test_an_export_holds_no_file_that_a_run_names(tmp_path):

@@ -18,6 +18,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.runs.resume_training import save_on_signals
 from keras_transformer.runs.training_state import scatter_metrics
+from tests.support.layer_harness import assert_equal
 from tests.support.reversed_text import write_corpus
 
 
@@ -28,21 +29,19 @@ class Interrupted(Exception):
 class Interrupting(keras.callbacks.Callback):
     """Kills the training after so many updates, or in the validation after so many epochs."""
 
-    def __init__(self, update=None, epoch=None):
+    def __init__(self, update=0, epoch=0):
         super().__init__()
-        self.left = {"train": update, "test": epoch}
-
-    def count(self, kind):
-        if self.left[kind] is not None:
-            self.left[kind] -= 1
-            if not self.left[kind]:
-                raise Interrupted
+        self.updates, self.epochs = update, epoch
 
     def on_train_batch_end(self, batch, logs=None):
-        self.count("train")
+        self.updates -= 1
+        if self.updates == 0:
+            raise Interrupted
 
     def on_test_end(self, logs=None):
-        self.count("test")
+        self.epochs -= 1
+        if self.epochs == 0:
+            raise Interrupted
 
 
 class Logs(keras.callbacks.Callback):
@@ -95,8 +94,7 @@ def corpus():
 
 
 def dataset_of(pairs, **options):
-    tokenizer = corpus()[1]
-    return kt.make_dataset(pairs, tokenizer, tokenizer, 128, 24, **options)
+    return kt.make_dataset(pairs, *[corpus()[1]] * 2, 128, 24, **options)
 
 
 def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, **options):
@@ -123,15 +121,13 @@ def assert_same(one, other):
     """Weights, random states and optimizer bit for bit; and the logs of what both have seen."""
     (model, logs), (whole, whole_logs) = one, other
     variables = ((*x.variables, *x.optimizer.variables) for x in (model, whole))
-    for a, b in zip(*variables, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(*variables)
     assert logs.epochs.items() <= whole_logs.epochs.items()
     assert logs.seen == whole_logs.seen
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Three epochs of the user's own model without a stop."""
     model, logs = fit(tmp_path_factory.mktemp("whole") / "points", 0)
     steps = len(logs.updates) // 3
     assert steps > 6
@@ -190,8 +186,7 @@ def test_callbacks_go_on_where_they_were(tmp_path):
     resumed, resumed_logs, stopping_2 = run(tmp_path / "one", 2)
     assert resumed_logs.ended and resumed_logs.seen == logs.seen
     assert (stopping_2.best, stopping_2.wait) == (stopping.best, stopping.wait)
-    for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal(model.get_weights(), resumed.get_weights())
 
 
 class Spoiling(keras.callbacks.Callback):
@@ -261,8 +256,6 @@ def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
     assert found.keys() == {"metrics/0/total@0", "model/0/w@0"}
     assert found["metrics/0/total@0"] == 7.5
 
-
-# What the first signal does, and a second one.
 
 # The signals; the status that it exits with; after how many of them it went on.
 CASES = {

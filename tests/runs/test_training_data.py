@@ -26,9 +26,8 @@ def folder(tmp_path_factory):
     text = write_text(folder, 103)
     pairs = folder / "pairs.tsv"
     pairs.write_text("".join(f"one {i}\teins {i}\n" for i in range(20)))
-    begun = dataclasses.replace(
-        Run(RUN).read_config(), train_source=str(pairs), valid_source=str(pairs)
-    )
+    texts = dict(train_source=str(pairs), valid_source=str(pairs))
+    begun = dataclasses.replace(Run(RUN).read_config(), **texts)
     Run(shutil.copytree(RUN, folder / "run")).write_config(begun)
 
     def prepare(name, **options):
@@ -196,10 +195,9 @@ def test_a_corpus_says_what_its_vocabulary_is(folder, seen):
     good, more = f"{folder}/good:3", f"{folder}/more"
     for corpora in (["--corpus", good, more], ["--corpus", good, "--seed", "5", "--corpus", more]):
         succeeds(*train, *corpora)
-    one, other = seen
-    assert one.corpus == other.corpus == (good, more)
-    assert one.vocabulary_size == 300 and kt.PRESETS["tiny"].vocabulary_size != 300
-    assert one.model == kt.PRESETS["tiny"].model and other.seed == 5
+    (one, other), tiny = seen, kt.PRESETS["tiny"]
+    assert one.corpus == other.corpus == (good, more) and other.seed == 5
+    assert one.vocabulary_size == 300 != tiny.vocabulary_size and one.model == tiny.model
 
 
 def test_prepare_is_a_command(folder, tmp_path):

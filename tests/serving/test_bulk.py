@@ -49,8 +49,6 @@ def run_all(options, model=None, stop_after=None):
 
 
 class Capitals:
-    """Instead of a model: writes the texts in capitals, and remembers them."""
-
     def __init__(self):
         self.texts = []
 
@@ -65,12 +63,12 @@ def make_job(tmp_path):
     for name in ("in", "other", "model"):
         (tmp_path / name).mkdir()
     (tmp_path / "model" / "model.json").write_text("{}")
+    usual = dict(model=str(tmp_path / "model"), input=(str(tmp_path / "in" / "*"),))
+    usual |= dict(output=str(tmp_path / "out"), shard_rows=2)
 
     def make(files=None, **options):
         for name, content in (files or {}).items():
             (tmp_path / "in" / name).write_bytes(content)
-        usual = dict(model=str(tmp_path / "model"), input=(str(tmp_path / "in" / "*"),))
-        usual |= dict(output=str(tmp_path / "out"), shard_rows=2)
         return shards.Options(**usual | options)
 
     return make
@@ -148,14 +146,11 @@ def test_file_that_changes_while_it_is_read(make_job, tmp_path, capsys):
 
 
 def test_unreadable_file_is_named_and_the_others_are_finished(make_job, capsys):
-    files = {"a.txt": LINES, "z.txt.gz": (whole := gzip.compress(LINES))[:-9]}
-    assert run_all(make_job(files), Capitals()) == 1
+    whole = gzip.compress(LINES)
+    assert run_all(make_job({"a.txt": LINES, "z.txt.gz": whole[:-9]}), Capitals()) == 1
     error = capsys.readouterr().err
     assert "z.txt.gz cannot be read: " in error and "1 of 2 files translated" in error
     assert run_all(make_job({"z.txt.gz": whole}), Capitals()) == 0
-
-
-# --- formats ---
 
 
 def test_json_lines(make_job, toy_version, tmp_path):
@@ -175,13 +170,11 @@ def test_json_lines(make_job, toy_version, tmp_path):
     assert [row["log_prob"] for row in found] == pytest.approx([x for _, x in expected], abs=1e-4)
 
 
-NO_TEXT = (b'{"en": "a"}', b'{"text": null}', b'["text"]', b"{", b"[" * 100_000, b"\xff")
-TAKEN = b'{"text": "a", "log_prob": 0}'  # by what would be written
-
-
 def test_lines_without_text_are_named_or_copied_by_request(make_job, tmp_path, capsys):
     """As `translate --format jsonl`."""
-    rows = [b'{"text": "a"}', b"", *NO_TEXT]
+    no_text = b'{"en": "a"}', b'{"text": null}', b'["text"]', b"{", b"[" * 100_000, b"\xff"
+    rows = [b'{"text": "a"}', b"", *no_text]
+    taken = b'{"text": "a", "log_prob": 0}'  # by what would be written
     model, files = Capitals(), {"a.jsonl": b"\n".join(rows), "b.jsonl": rows[0]}
     options = make_job(files, format="jsonl")
     assert run_all(options, model) == 1
@@ -195,7 +188,7 @@ def test_lines_without_text_are_named_or_copied_by_request(make_job, tmp_path, c
     assert "a.jsonl: 2 lines translated, 6 copied, 0 failed\n" in capsys.readouterr().err
     output = (tmp_path / "out" / "a.jsonl").read_bytes().splitlines()
     assert output == [b'{"text": "a", "translation": "A", "log_prob": -1.0}', *rows[1:]]
-    assert run_all(make_job({"c.jsonl": TAKEN}, format="jsonl", copy_invalid=True), model) == 1
+    assert run_all(make_job({"c.jsonl": taken}, format="jsonl", copy_invalid=True), model) == 1
     assert "Line 1 of" in (error := capsys.readouterr().err) and "already has 'log_prob'" in error
     # The copied lines remain mistakes without the option.
     assert run_all(options, model) == 1
@@ -203,7 +196,6 @@ def test_lines_without_text_are_named_or_copied_by_request(make_job, tmp_path, c
 
 
 def test_scores_per_token(make_job, toy_version, translator, tmp_path, capsys):
-    """As `score` computes them; a corpus is filtered by them."""
     pairs = [(text, text[:3].upper()) for text in TEXTS]
     content = b"".join(b"%b\t%b\n" % pair for pair in pairs)
     files = {"a.tsv": content, "b.tsv": b"a\tb\n\nc\td\te\n"}
@@ -215,9 +207,6 @@ def test_scores_per_token(make_job, toy_version, translator, tmp_path, capsys):
     assert [float(row[2]) for row in rows] == pytest.approx(expected, abs=1e-4)
     error = capsys.readouterr().err
     assert "Line 2 of" in error and "has 1 of 2 columns: expected source, tab, target" in error
-
-
-# --- arguments, inputs and outputs ---
 
 
 def test_arguments(toy_version, capsys):
@@ -286,8 +275,6 @@ def test_outputs_that_are_refused(make_job, tmp_path):
     refused(options, "out/a.txt exists, and is not as this program has written it")
 
 
-# --- engines ---
-
 WRITE_TABLES = """
 import pyarrow as pa
 from pyarrow.parquet import write_table
@@ -311,9 +298,8 @@ def test_engines(program, translator, toy_version, tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
     def run(status, *words):
-        done = child_process.run(
-            [python, *words], env=environment, cwd=tmp_path, capture_output=True, timeout=600
-        )
+        options = dict(env=environment, cwd=tmp_path, capture_output=True, timeout=600)
+        done = child_process.run([python, *words], **options)
         error = done.stderr.decode()
         assert done.returncode == status and "Traceback" not in error, error[-3000:]
         return done.stdout.decode() + error

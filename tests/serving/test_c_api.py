@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import shutil
+import types
 
 import hypothesis
 import numpy as np
@@ -21,7 +22,7 @@ from keras_transformer.serving.saved_model import load_saved_model
 from keras_transformer.serving.server_process import ENVIRONMENT, TEXT_OPS, ServerProcess
 from tests.support import child_process
 from tests.support import stand_in_translator as stand_ins
-from tests.support.paths import FIXTURES, ROOT, SUPPORT
+from tests.support.paths import FIXTURES, SUPPORT
 from tests.support.sample_text import BYTES, TEXTS
 from tests.support.sealing import reseal
 from tests.support.toy_translator import SOURCES, toy_pairs
@@ -33,7 +34,6 @@ LONG = [b"a" * 100_000, "\u6771 ".encode() * 25_000, "\U0001f468\u200d".encode()
 
 
 def read_proc(server, name):
-    """What the system knows of the process."""
     return pathlib.Path(f"/proc/{server._process.pid}/{name}").read_text()
 
 
@@ -80,12 +80,8 @@ def test_many_threads_give_the_serial_answers():
         np.testing.assert_allclose(one["log_prob"], other["log_prob"], rtol=0, atol=1e-4)
 
 
-# --- processes that end ---
-
-
-class Interrupted:
-    def readline(self):
-        raise KeyboardInterrupt
+def interrupt():
+    raise KeyboardInterrupt
 
 
 def test_an_interrupted_request_is_not_answered_later(monkeypatch):
@@ -93,7 +89,7 @@ def test_an_interrupted_request_is_not_answered_later(monkeypatch):
     requests = [([source] * 500, "serving_default") for source in SOURCES * 20]
     with ServerProcess(PLAIN) as server:
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(server, "_replies", Interrupted())
+            patched.setattr(server, "_replies", types.SimpleNamespace(readline=interrupt))
             server.predict_all(requests)
         with pytest.raises(RuntimeError, match="ended with status -9"):
             server.predict(SOURCES)
@@ -110,15 +106,12 @@ def test_a_process_that_ends_within_a_reply():
 
 
 def test_native_death_is_one_sentence(tmp_path, monkeypatch):
-    export = reseal(shutil.copytree(PLAIN, tmp_path / "export"))
-    dying = ROOT / "tests" / "support" / "dying.py"
+    export, dying = reseal(shutil.copytree(PLAIN, tmp_path / "export")), tmp_path / "dying.py"
+    dying.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.setattr(server_process, "PROGRAM", str(dying))
-    for use in (
-        lambda: ExportedTranslator(export).translate(["abc"]),
-        lambda: load_saved_model(export),
-    ):
+    for use in (load_saved_model, lambda path: ExportedTranslator(path).translate(["a"])):
         with pytest.raises(ValueError, match="ended with status -11") as error:
-            use()
+            use(export)
         assert "\n" not in str(error.value)
 
 
@@ -129,9 +122,6 @@ def test_limits_are_those_of_the_machine():
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert int(limits["Max data size"]) <= memory
     assert 3600 <= int(limits["Max cpu time"]) < 4000
-
-
-# --- what a server cannot load or run, and the loader itself ---
 
 
 def test_server_without_sentencepiece_ops_cannot_load(monkeypatch):
@@ -153,7 +143,6 @@ def test_model_compiled_by_xla_fails(compiled):
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory):
-    """The program, compiled against the headers and libraries of the installed wheel."""
     if not shutil.which("g++"):
         pytest.skip("there is no g++ on this machine")
     program = tmp_path_factory.mktemp("loader") / "loader"

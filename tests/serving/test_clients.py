@@ -24,7 +24,6 @@ from tests.support.toy_translator import SOURCES
 
 
 def load(name):
-    """Imports a client as its users would: from its file."""
     spec = importlib.util.spec_from_file_location(name, EXPORT / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,16 +38,15 @@ ERRORS = (rest.ClientError, grpc_module.ClientError)
 def kind(request, server):
     """A client, and the server that it asks."""
     model = server_stand_ins.Model(server)
-    if request.param == "rest":
-        module, make, option = rest, rest.RestClient, "--url"
-        serving = server_stand_ins.serving_rest(model)
-    else:
-        module, make, option = grpc_module, grpc_module.GrpcClient, "--address"
+    found = types.SimpleNamespace(model=model, module=rest, make=rest.RestClient, option="--url")
+    serving = server_stand_ins.serving_rest(model)
+    if request.param == "grpc":
+        found.module, found.make, found.option = grpc_module, grpc_module.GrpcClient, "--address"
         serving = server_stand_ins.serving_grpc(server_stand_ins.Service(model))
     with serving as address:
-        client = functools.partial(make, address, model="toy")
-        options = [option, address]
-        yield types.SimpleNamespace(model=model, module=module, client=client, options=options)
+        found.client = functools.partial(found.make, address, model="toy")
+        found.options = [found.option, address]
+        yield found
 
 
 def test_translations_are_the_models(kind, translator):
@@ -121,11 +119,7 @@ def test_several_servers_are_asked_in_turn(server, translator):
         assert [client.translate(["abc"]) for _ in range(2)] == [expected] * 2
 
 
-# --- the programs ---
-
-
 def run(kind, monkeypatch, *arguments, text=b""):
-    """The program in this process; returns its status."""
     monkeypatch.setattr("sys.argv", ["client", "--model", "toy", *arguments])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     with pytest.raises(SystemExit) as end:
@@ -171,9 +165,6 @@ def test_a_program_on_its_own(kind):
     assert done.returncode == 0 and not done.stderr
 
 
-# --- servers of another kind ---
-
-
 def test_no_url():
     for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
         with pytest.raises(rest.ClientError, match="Expected a URL such as"):
@@ -207,25 +198,20 @@ def reply(body, status="200 OK", length=None):
     return f"HTTP/1.1 {status}\r\nContent-Length: {length or len(body)}\r\n\r\n{body}".encode()
 
 
-GATEWAY = f"<html><h1>502 Bad Gateway</h1>{'<p>' * 1000}</html>"
-OTHER_ANSWERS = {
-    "a page": (reply(GATEWAY, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
-    "elsewhere": (reply("", "302 Found\r\nLocation: /login"), "answered 302: no reason given"),
-    "a list": (reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
-    "nested": (reply("[" * 100_000), r"did not answer with JSON: \[+…"),
-    "half of it": (reply('{"outputs": {"te', length=99), "broke the connection off: Incomplete"),
-    "nothing": (b"", "broke the connection off: RemoteDisconnected"),
-    "another model": (reply('{"outputs": {"y": [0.5]}}'), "expected 1 strings .* received None"),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_ANSWERS)
-def test_answer_of_another_form_is_one_sentence(name):
-    answer, message = OTHER_ANSWERS[name]
-    with answering(answer) as url:
-        with pytest.raises(rest.ClientError, match=message) as error:
+def test_answer_of_another_form_is_one_sentence():
+    gateway = f"<html><h1>502 Bad Gateway</h1>{'<p>' * 1000}</html>"
+    for answer, message in (
+        (reply(gateway, "502 Bad Gateway"), "The server answered 502: <html>.*…"),
+        (reply("", "302 Found\r\nLocation: /login"), "answered 302: no reason given"),
+        (reply("[1]"), r'whose "outputs" is a dict, received \[1\]'),
+        (reply("[" * 100_000), r"did not answer with JSON: \[+…"),
+        (reply('{"outputs": {"te', length=99), "broke the connection off: Incomplete"),
+        (b"", "broke the connection off: RemoteDisconnected"),
+        (reply('{"outputs": {"y": [0.5]}}'), "expected 1 strings .* received None"),
+    ):
+        with answering(answer) as url, pytest.raises(rest.ClientError, match=message) as error:
             rest.RestClient(url, "toy").translate(["abc"])
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_timeout_is_for_the_whole_answer():

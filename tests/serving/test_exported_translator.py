@@ -5,13 +5,13 @@ import json
 import os
 import shutil
 import signal
+from unittest import mock
 
 import keras
 import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import Opened
 from keras_transformer.serving import exported_translator
 from keras_transformer.serving.exported_translator import ExportedTranslator
@@ -21,8 +21,8 @@ from tests.support.paths import FIXTURES
 from tests.support.sample_text import BYTES, LINES, TEXTS
 from tests.support.toy_translator import SIZES, SOURCES
 
-BEAM = SearchConfig(beam_size=5)
-SAMPLING = SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.9, seed=7)
+BEAM = kt.SearchConfig(beam_size=5)
+SAMPLING = kt.SearchConfig(sample=True, temperature=1.5, top_k=20, top_p=0.9, seed=7)
 TARGETS = ["ABC", "HGG", "", "A", "BBBB", "FEDCBA", "x", "HB", "ABCDEFGH", "\u6771"]
 
 
@@ -33,27 +33,20 @@ def exported(toy_version):
 
 def check_hypotheses(found, expected):
     for ours, theirs in zip(found, expected, strict=True):
-        assert [one.text for one in ours] == [one.text for one in theirs]
-        for key in ("log_prob", "score"):
-            wanted = [getattr(one, key) for one in theirs]
-            assert [getattr(one, key) for one in ours] == pytest.approx(wanted, abs=1e-4)
+        for (text, *numbers), (wanted, *others) in zip(ours, theirs, strict=True):
+            assert text == wanted and numbers == pytest.approx(others, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "search, n_best",
-    [(SearchConfig(), 1), (BEAM, 2), (SAMPLING, 2)],
-    ids=["greedy", "beam", "sampling"],
-)
-def test_translations_are_those_in_memory(exported, translator, search, n_best):
-    found = exported.translate_n_best(SOURCES, 4, search, n_best=n_best)
-    check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
-    if search is BEAM:
-        empty = exported.translate_n_best([""], search=BEAM)[0]
-        assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
-    if search is SAMPLING:  # which depends on the numbers of lines
-        whole, parts = translator.translate(SOURCES, search=SAMPLING), [(0, 3), (3, 4), (4, 10)]
-        texts = [exported.translate(SOURCES[i:j], search=SAMPLING, first=i) for i, j in parts]
-        assert sum(texts, []) == whole
+def test_translations_are_those_in_memory(exported, translator):
+    for search, n_best in ((kt.SearchConfig(), 1), (BEAM, 2), (SAMPLING, 2)):
+        found = exported.translate_n_best(SOURCES, 4, search, n_best=n_best)
+        check_hypotheses(found, translator.translate_n_best(SOURCES, search=search, n_best=n_best))
+    empty = exported.translate_n_best([""], search=BEAM)[0]
+    assert empty == [("", 0.0, 0.0)] + [("", -1e9, -1e9)] * 4
+    # Samples depend on the numbers of lines.
+    whole, parts = translator.translate(SOURCES, search=SAMPLING), [(0, 3), (3, 4), (4, 10)]
+    texts = [exported.translate(SOURCES[i:j], search=SAMPLING, first=i) for i, j in parts]
+    assert sum(texts, []) == whole
 
 
 def test_scores_are_those_in_memory(exported, translator):
@@ -121,10 +114,10 @@ def test_an_export_of_ones_own_layers_and_vocabulary_and_search(tmp_path):
     exported, texts = ExportedTranslator(path), [*LINES[:9], *TEXTS, *BYTES]
     expected = translator.translate(texts, max_output_length=7)
     assert exported.translate(texts, seed=2) == expected and len(set(expected)) > 3
-    expected = translator.translate_n_best(texts, search=SearchConfig(**own), n_best=2)
+    expected = translator.translate_n_best(texts, search=kt.SearchConfig(**own), n_best=2)
     check_hypotheses(exported.translate_n_best(texts, beam_size=3, n_best=2), expected)
-    assert Opened(path).search == SearchConfig(max_output_length=7)
-    assert Opened(path, {"beam_size": 3}).search == SearchConfig(**own)
+    assert Opened(path).search == kt.SearchConfig(max_output_length=7)
+    assert Opened(path, {"beam_size": 3}).search == kt.SearchConfig(**own)
     with pytest.raises(ValueError, match="fixes length_penalty .* beam at 0.5, received 1.0"):
         exported.translate(SOURCES, beam_size=3, length_penalty=1.0)
     described = read_card(path)["vocabulary"]
@@ -134,7 +127,6 @@ def test_an_export_of_ones_own_layers_and_vocabulary_and_search(tmp_path):
 
 
 # An export of the signature serving_default alone.
-
 PLAIN = FIXTURES / "format-1" / "export" / "1"
 ANSWERS = json.loads((FIXTURES / "format-1" / "translations.json").read_text())
 EXPECTED = [ANSWERS[source] for source in SOURCES]
@@ -186,46 +178,36 @@ assert not {{"tensorflow", "keras"}} & set(sys.modules)
 
 def test_many_sentences_have_their_graph_rewritten(monkeypatch):
     monkeypatch.setattr(exported_translator, "OPTIMIZE_THRESHOLD", 2)
-    optimized, make = [], exported_translator.ServerProcess
-
-    def observed(*args, optimize, **options):
-        optimized.append(optimize)
-        return make(*args, optimize=optimize, **options)
-
+    observed = mock.Mock(wraps=exported_translator.ServerProcess)
     monkeypatch.setattr(exported_translator, "ServerProcess", observed)
     translator = ExportedTranslator(PLAIN)
     found = [translator.translate(SOURCES[i:j]) for i, j in [(0, 0), (0, 1), (1, 2), (2, 3)]]
     assert sum([*found, translator.translate(SOURCES[3:])], []) == EXPECTED
-    assert optimized == [False, True]  # one process for the first two, one for all others
+    # One process for the first two, one for all others.
+    assert [call.kwargs["optimize"] for call in observed.call_args_list] == [False, True]
 
 
-# Mistakes.
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_what_an_export_cannot_do(toy_version, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.tsv").write_text("a\tb\n")
+    for arguments, message in (
         ("translate {} --max-output-length 5", "fixes max_output_length of its signature serving"),
         ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
         ("translate {} --prefix {}/model.json", "which takes no prefixes"),
         ("score {} --source x.tsv --precision float32", "--precision is for run directories"),
         ("align {} --source x.tsv", "is a SavedModel: give the run directory it was"),
         ("attention {} a --output x.png", "is a SavedModel: give the run directory it was"),
-    ],
-)
-def test_what_an_export_cannot_do(arguments, message, toy_version, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.tsv").write_text("a\tb\n")
-    words = [word.replace("{}", toy_version) for word in arguments.split()]
-    refused(words, message, stdin=b"a\n")
+    ):
+        words = [word.replace("{}", toy_version) for word in arguments.split()]
+        refused(words, message, stdin=b"a\n")
 
 
 def test_searches_that_it_fixes(exported, toy_version, tmp_path):
     other = dataclasses.replace(SAMPLING, seed=1, temperature=0.1, top_k=1, top_p=0.5)
     assert [exported.check_search(x) for x in (BEAM, other)] == ["beam", "sample"]
-    assert exported.check_search(SearchConfig(seed=5)) == "serving_default"
+    assert exported.check_search(kt.SearchConfig(seed=5)) == "serving_default"
     with pytest.raises(ValueError, match="fixes beam_size of its signature beam at 5, received 4"):
-        exported.check_search(SearchConfig(beam_size=4))
+        exported.check_search(kt.SearchConfig(beam_size=4))
     copy = shutil.copytree(toy_version, tmp_path / "copy")
     (copy / "model.json").unlink()
     with pytest.raises(ValueError, match="fixes beam_size of its signature beam at 1, received 5"):

@@ -53,7 +53,6 @@ def transformer(**options):
 
 
 def call(model, inputs):
-    """The model in memory, on a dict of arrays."""
     if isinstance(model, kt.Transformer):
         return model((inputs["source"], inputs["target"]))
     return model(inputs["ids"])
@@ -129,12 +128,9 @@ def test_tensorflow_js(make, tmp_path):
         {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
         for inputs in batches
     ]
-    done = child_process.run(
-        ["node", SUPPORT / "run_tfjs.js", tmp_path / "js"],
-        env=environment | {"NODE_PATH": os.path.join(TFJS, "node_modules")},
-        input=json.dumps(arrays).encode(),
-        capture_output=True,
-    )
+    environment["NODE_PATH"] = os.path.join(TFJS, "node_modules")
+    options = dict(env=environment, input=json.dumps(arrays).encode(), capture_output=True)
+    done = child_process.run(["node", SUPPORT / "run_tfjs.js", tmp_path / "js"], **options)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     for (shape, values), outputs in zip(found, expected, strict=True):

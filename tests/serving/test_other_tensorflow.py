@@ -28,16 +28,11 @@ from tests.support.toy_translator import SOURCES, random_translator, toy_pairs, 
 PYTHON = os.environ.get("OTHER_TENSORFLOW")
 MINORS = ("2.20", "2.21")  # of TensorFlow that setup.cfg allows
 PACKAGES = ("tensorflow", "tensorflow-text", "tensorflow-serving-api", "tensorboard")
-KINDS = {
-    "float32": {},
-    "int8": {"precision": "int8"},
-    "bfloat16": {"computation": "bfloat16"},
-    "wordpiece": {},
-}
+KINDS = {"float32": {}, "int8": {"precision": "int8"}, "bfloat16": {"computation": "bfloat16"}}
+KINDS["wordpiece"] = {}
 
 
 def write(folder):
-    """Exports of letters, and of words by WordPiece, with all signatures."""
     words = random_translator(kt.WordPieceTokenizer.train(LINES, 125), seed=8)
     for kind, options in KINDS.items():
         translator = words if kind == "wordpiece" else trained_translator()

@@ -18,7 +18,6 @@ from keras_transformer.data.pairs import Pair
 from keras_transformer.serving import saved_model, trial
 from keras_transformer.serving.saved_model import CORE_OPS, export
 from keras_transformer.serving.server_process import ServerProcess
-from keras_transformer.serving.structure import check_structure
 from keras_transformer.utils import open_locked
 from tests.support import child_process
 from tests.support import stand_in_translator as stand_ins
@@ -41,9 +40,6 @@ def entries(directory):
 def untried(monkeypatch):
     """Exports are not tried: what is tested is where they appear."""
     monkeypatch.setattr(saved_model, "check", lambda *_: [])
-
-
-# Publishing.
 
 
 def test_versions_count_up_and_are_left_alone(stand_in, untried, tmp_path):
@@ -139,19 +135,16 @@ def test_version_that_appears_meanwhile_is_left_alone(stand_in, tmp_path, monkey
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "the other's"
 
 
-@pytest.mark.parametrize(
-    "twin, error, message",
-    [
+def test_unfit_translator_leaves_nothing_behind(tmp_path):
+    for twin, error, message in (
         (stand_ins.CompiledByXla, ValueError, "compiled by XLA"),
         (stand_ins.RaisesOnContent, tf.errors.InvalidArgumentError, "x > y"),
         (stand_ins.Random, ValueError, "must depend on its row and the weights only"),
-    ],
-)
-def test_unfit_translator_leaves_nothing_behind(tmp_path, twin, error, message):
-    reports = []
-    with pytest.raises(error, match=message):
-        export(twin(), tmp_path, report=reports.append)
-    assert entries(tmp_path) == [] and len(reports) == (error is ValueError)
+    ):
+        reports = []
+        with pytest.raises(error, match=message):
+            export(twin(), tmp_path, report=reports.append)
+        assert entries(tmp_path) == [] and len(reports) == (error is ValueError)
 
 
 def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
@@ -163,7 +156,6 @@ def test_model_is_tried_as_a_server_loads_it(tmp_path, monkeypatch):
 
 
 # kill -9 in the middle of an export: a server sees whole versions, or none.
-
 EXPORTS = """
 import sys
 from keras_transformer.serving.saved_model import export
@@ -199,28 +191,22 @@ def test_killed_exports_leave_no_broken_version(tmp_path):
         assert len(left) <= 1, "the next export removes what is left"
         cut_off += len(left)
     assert cut_off
-    whole = files(base / "1")
     for version in versions:
-        assert files(base / version) == whole
-        assert check_structure(base / version, CORE_OPS) == []  # stand-ins hold others
+        files = {path.name for path in (base / version).rglob("*")}
+        assert files == {path.name for path in (base / "1").rglob("*")}
+        assert kt.check_structure(base / version, CORE_OPS) == []  # stand-ins hold others
         with ServerProcess(base / version) as server:
             assert "error" not in server.predict(["a cat"])
 
 
-def files(directory):
-    return {path.relative_to(directory) for path in directory.rglob("*") if path.is_file()}
-
-
 # The real translator in a server's hands: the run that it came from is needed no more.
-
-
-@pytest.mark.parametrize("texts", [SOURCES * 4, TEXTS + BYTES, []], ids=["many", "any", "none"])
-def test_server_answers_as_the_translator_does(texts, server, translator):
-    reply = server.predict(texts)
-    outputs = translator.serve(tf.constant(texts, tf.string, shape=[len(texts)]))
-    assert reply["text"] == [text.decode() for text in outputs["text"].numpy()]
-    assert reply["log_prob"] == pytest.approx(outputs["log_prob"].numpy(), abs=1e-4)
-    assert not texts or len(set(reply["text"])) > 3  # not one answer to all
+def test_server_answers_as_the_translator_does(server, translator):
+    for texts in (SOURCES * 4 + TEXTS + BYTES, []):
+        reply = server.predict(texts)
+        outputs = translator.serve(tf.constant(texts, tf.string, shape=[len(texts)]))
+        assert reply["text"] == [text.decode() for text in outputs["text"].numpy()]
+        assert reply["log_prob"] == pytest.approx(outputs["log_prob"].numpy(), abs=1e-4)
+        assert not texts or len(set(reply["text"])) > 3  # not one answer to all
 
 
 def test_export_holds_no_gradients(toy_version):
@@ -228,9 +214,6 @@ def test_export_holds_no_gradients(toy_version):
     for version_dir, there in ((toy_version, False), (PLAIN, True)):  # written with them
         with open(f"{version_dir}/saved_model.pb", "rb") as file:
             assert (b"internal_grad_fn" in file.read()) == there
-
-
-# Reading back.
 
 
 def test_load_saved_model_answers_as_a_server():
@@ -248,11 +231,9 @@ def test_load_saved_model_answers_as_a_server():
 
 
 def test_load_saved_model_needs_no_imports_of_its_caller():
-    program = (
-        "import sys; from keras_transformer.serving.saved_model import load_saved_model; "
-        "assert 'tensorflow_text' not in sys.modules; "
-        "print(*load_saved_model(sys.argv[1])(['abc'])[0])"
-    )
+    program = "import sys; from keras_transformer.serving.saved_model import load_saved_model\n"
+    program += "assert 'tensorflow_text' not in sys.modules\n"
+    program += "print(*load_saved_model(sys.argv[1])(['abc'])[0])"
     assert python("-c", program, PLAIN) == f"{ANSWERS['abc']}\n"
 
 
@@ -273,12 +254,9 @@ def test_load_saved_model_says_what_is_wrong(tmp_path):
 
 
 # Without the package: what export/README.md offers.
-
-
 def run(*command, text=b""):
-    done = child_process.run([sys.executable, *command], input=text, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    command = [sys.executable, *command]
+    return child_process.run(command, input=text, capture_output=True, check=True).stdout
 
 
 def test_translate_takes_any_bytes(toy_version, translator):

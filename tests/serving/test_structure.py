@@ -24,8 +24,6 @@ def sound(tmp_path_factory):
 
 @pytest.fixture
 def tamper(sound, tmp_path):
-    """Copies the sound directory with a change to its protobuf."""
-
     def tampered(change):
         path = shutil.copytree(sound, tmp_path / "tampered") / "saved_model.pb"
         saved_model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
@@ -45,9 +43,7 @@ def check_one(problems, message):
 def test_sound_exports_have_no_problems(sound, toy_version):
     assert check_structure(toy_version) == []
     assert check_structure(sound, CORE_OPS) == []
-    check_one(
-        check_structure(sound), "holds the ops ResourceGather"
-    )  # stand-ins are made of other ops
+    check_one(check_structure(sound), "holds the ops ResourceGather")  # which no export of ours has
     assert check_structure(sound, structure.operations(*structure.read_meta_graphs(sound))) == []
 
 
@@ -55,9 +51,6 @@ def test_every_mark_of_xla_is_told(tmp_path):
     """Of functions and calls, as TensorFlow writes it; and nothing else is wrong."""
     problems = check_structure(stand_ins.save(stand_ins.CompiledByXla(), tmp_path), CORE_OPS)
     assert problems and all("is to be compiled by XLA" in problem for problem in problems)
-
-
-# Nodes.
 
 
 def add_node(op, device="", **attributes):
@@ -114,10 +107,16 @@ def test_nodes(tamper, change, message):
 
 
 # The rest of the graph's file.
+def signatures(model):
+    return model.meta_graphs[0].signature_def
 
 
 def signature(model):
-    return model.meta_graphs[0].signature_def["serving_default"]
+    return signatures(model)["serving_default"]
+
+
+def shape_of(model):
+    return signature(model).inputs["text"].tensor_shape.dim
 
 
 def asset(name):
@@ -125,26 +124,15 @@ def asset(name):
 
 
 META_GRAPHS = {
-    "the tags [['serve'], ['train']]": lambda model: (
-        model.meta_graphs.add().meta_info_def.tags.append("train")
-    ),
-    "Expected a signature named 'serving_default', got [].": lambda model: model.meta_graphs[
-        0
-    ].signature_def.pop("serving_default"),
-    "The signature 'other' is none of serving_default, beam": lambda model: (
-        model.meta_graphs[0].signature_def["other"].CopyFrom(signature(model))
-    ),
-    "The inputs of 'serving_default' are {text: string [-1, 1]}, expected {text: string [-": (
-        lambda model: signature(model).inputs["text"].tensor_shape.dim.add(size=1)
-    ),
-    "are {log_prob: float32 [-1]}, ex": lambda model: signature(model).outputs.pop("text"),
-    "{text: string [8]}, expected": lambda model: setattr(
-        signature(model).inputs["text"].tensor_shape.dim[0], "size", 8
-    ),
-    "log_prob: other [-1]": lambda model: setattr(signature(model).outputs["log_prob"], "dtype", 2),
-    "The graph holds the ops EagerPyFunc": lambda model: (  # outside of all functions
-        model.meta_graphs[0].graph_def.node.add(name="added", op="EagerPyFunc")
-    ),
+    "[['serve'], ['train']]": lambda x: x.meta_graphs.add().meta_info_def.tags.append("train"),
+    "named 'serving_default', got [].": lambda x: signatures(x).pop("serving_default"),
+    "'other' is none of serving_default": lambda x: signatures(x)["other"].CopyFrom(signature(x)),
+    "are {text: string [-1, 1]}, expected {text: string [-": lambda x: shape_of(x).add(size=1),
+    "are {log_prob: float32 [-1]}, ex": lambda x: signature(x).outputs.pop("text"),
+    "{text: string [8]}, expected": lambda x: setattr(shape_of(x)[0], "size", 8),
+    "log_prob: other [-1]": lambda x: setattr(signature(x).outputs["log_prob"], "dtype", 2),
+    # Outside of all functions.
+    "the ops EagerPyFunc": lambda x: x.meta_graphs[0].graph_def.node.add(op="EagerPyFunc"),
     "'vocabulary.txt' is missing": asset("vocabulary.txt"),
     "'/etc/passwd' lies outside": asset("/etc/passwd"),
     "'../saved_model.pb' lies outside": asset("../saved_model.pb"),
@@ -197,7 +185,6 @@ def test_versions_are_inspected_before_they_are_opened(sound, tmp_path):
 
 
 # The ops that are allowed are those of our own exports, and none that reaches out.
-
 # Whatever files, connections, other programs and Python are reached by.
 OUTWARD = re.compile(
     "File|Save|Restore|Checkpoint|Print|Py|Xla|Dataset|Iterator|Reader|Summary|Socket|Rpc|Remote"

@@ -22,7 +22,6 @@ CHECKS += ["single = batch", "empty batch", "wrong shapes are rejected", "warm-u
 
 
 def problems_of(findings):
-    """{check: problems}, of those that found any."""
     return {f.check: f.problems for f in findings if f.problems}
 
 
@@ -53,18 +52,16 @@ def tried(copy, answer, **card):
     return problems_of(trial_of(copy, answer).findings([]))
 
 
-@pytest.mark.parametrize(
-    "text, log_prob, message",
-    [
+def test_unfit_answers(copy):
+    for text, log_prob, message in (
         (["x"], [-float("inf")], "which JSON cannot hold"),
         ([b"\xff"], [-1.0], "which is not UTF-8"),
         ([], [-1.0], "answers 11 rows with 0 of text; expected as many"),
-    ],
-)
-def test_unfit_answers(text, log_prob, message, copy):
-    found = tried(copy, lambda rows: {"text": text * rows, "log_prob": log_prob * rows})
-    assert message in found["adversarial inputs"][0]
-    assert "answers inputs of a wrong shape with" in found["wrong shapes are rejected"][0]
+    ):
+        answer = {"text": text, "log_prob": log_prob}
+        found = tried(copy, lambda rows, answer=answer: {k: x * rows for k, x in answer.items()})
+        assert message in found["adversarial inputs"][0]
+        assert "answers inputs of a wrong shape with" in found["wrong shapes are rejected"][0]
 
 
 def test_an_error_is_told_where_there_should_be_an_answer(copy):
@@ -130,8 +127,6 @@ def test_elsewhere_than_on_linux_the_structure_alone(stand_in, tmp_path, monkeyp
 
 
 # Warm-up requests: where a server looks for them, and as it reads them.
-
-
 def test_warm_up_that_would_fail(copy):
     one = tf.constant(["a"])
     write_warm_up(copy, [("serving_default", {"texts": one}), ("beam", {"text": one})])

@@ -45,7 +45,6 @@ def run(*arguments, stdin=b""):
 
 
 def succeeds(*arguments, stdin=b""):
-    """The command as `run` runs it, with status 0."""
     result = run(*arguments, stdin=stdin)
     assert result.returncode == 0, result.stderr.decode()
     return result
@@ -72,25 +71,17 @@ def shell_environment():
 
 def python(*arguments, **environment):
     """What Python prints when called so, in a process that finds the package and the tests."""
-    done = child_process.run(
-        [sys.executable, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    options = dict(env=environment, capture_output=True, text=True, timeout=600)
+    done = child_process.run([sys.executable, *map(str, arguments)], **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def sentences_before_tensorflow(commands):
     """What wrong commands are answered, all in a process in which none of them loads TensorFlow."""
-    process = child_process.run(
-        [sys.executable, "-c", EARLY],
-        input=json.dumps([list(map(str, command)) for command in commands]),
-        capture_output=True,
-        text=True,
-    )
+    options = dict(input=json.dumps([list(map(str, command)) for command in commands]), text=True)
+    process = child_process.run([sys.executable, "-c", EARLY], capture_output=True, **options)
     assert process.returncode == 0, process.stderr
     # Runs of other tests are made up, without checksums: a warning, no answer.
     lines = process.stderr.splitlines()

@@ -11,22 +11,18 @@ import tempfile
 import textwrap
 
 import keras_transformer as kt
-from keras_transformer.presets import ExportConfig
 from keras_transformer.presets.options import RELATIVE
 from keras_transformer.serving import structure
 from keras_transformer.serving.saved_model import _save
 from keras_transformer.serving.served_translator import functions_of
 from keras_transformer.serving.structure import operations, read_meta_graphs
-from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.tokenizers.wordpiece import WordPieceTokenizer
 from tests.support.paths import FIXTURES
 from tests.support.toy_translator import random_translator
 
 
 def with_lora():
     translator = random_translator()
-    for layer in translator.model.decoder.layers:
-        layer.self_attention.query_dense.enable_lora(2)
+    translator.model.decoder.layers[0].self_attention.query_dense.enable_lora(2)
     return translator
 
 
@@ -50,8 +46,7 @@ def with_languages():
 def with_words():
     """WordPiece: uncased on one side, cased on the other."""
     texts = ["The quick brown fox"] * 5
-    sides = (WordPieceTokenizer.train(texts, 36, lowercase) for lowercase in (True, False))
-    return random_translator(*sides)
+    return random_translator(*(kt.WordPieceTokenizer.train(texts, 36, x) for x in (True, False)))
 
 
 HAN = "".join(map(chr, range(0x4E00, 0x5400)))
@@ -70,7 +65,7 @@ CHOICES = [
     (dict(num_layers=2, dropout=0.1), dict(beam_size=1, length_penalty=0.0)),
     (dict(activation="tanh"), dict(precision="int8", computation="bfloat16")),
     # So many characters that a beam looks for the best ones in parts.
-    (lambda: random_translator(SubwordTokenizer.train([HAN], model_type="char")), {}),
+    (lambda: random_translator(kt.SubwordTokenizer.train([HAN], model_type="char")), {}),
     (with_lora, dict(signatures=("beam",))),
     (with_words, {}),
     (with_languages, {}),
@@ -84,19 +79,17 @@ LIST = re.compile(r'(?<=OURS = frozenset\(\n    """\n).*?(?=    """)', re.DOTALL
 
 
 def operations_of(version_dir):
-    """The names of all ops of a SavedModel."""
     (meta_graph,) = read_meta_graphs(version_dir)
     return operations(meta_graph)
 
 
 def exported_operations(choices=CHOICES):
-    """The names of all ops that exports with these choices hold."""
     found = set()
     for fixture in FIXTURES.glob("format-*/export/1"):
         found |= operations_of(fixture)
     for make, options in choices:
         translator = make() if callable(make) else random_translator(**make)
-        module, functions = functions_of(translator, ExportConfig(**options))
+        module, functions = functions_of(translator, kt.ExportConfig(**options))
         with tempfile.TemporaryDirectory() as directory:
             _save(module, functions, directory)
             found |= operations_of(directory)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.special_ids import SUPPRESSED
 
 B, S, T, D, H, F = 3, 6, 4, 8, 2, 16  # batch, source, target, d_model, heads, d_ff
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 13, 11
@@ -96,6 +97,15 @@ def randomize(layer, seed=0):
     return layer
 
 
+def suppress(model):
+    """Makes PAD, UNK and START of a model impossible, if it can."""
+    if model.suppressed is not None:
+        values = np.zeros(model.target_vocabulary_size, "float32")
+        values[[kt.PAD, kt.UNK, kt.START]] = SUPPRESSED
+        model.suppressed.assign(values)
+    return model
+
+
 def build(name, norm="post", policy="float32", **kwargs):
     """The layer of that name, built, always with the same weights and seeds."""
     keras.utils.set_random_seed(0)
@@ -132,6 +142,11 @@ def assert_close(actual, expected, tolerance=1e-5):
     for one, other in zip(actual, expected, strict=True):
         one, other = (np.asarray(x, "float64") for x in (to_numpy(one), other))
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def assert_equal(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def seed_states(layer):

@@ -26,24 +26,14 @@ DROPPED, ADDED = ("▁in", "en", "u"), ("é", "漢", "▁xyz")
 @functools.cache
 def train_spm(side, size=90, kind="unigram", rule="identity", **options):
     """A SentencePiece model with Marian's ids, learned from a few sentences."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES[side]),
-        model_writer=model,
-        vocab_size=size,
-        model_type=kind,
-        normalization_rule_name=rule,
-        character_coverage=1.0,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        num_threads=1,
-        **options,
-    )
+    options |= dict(vocab_size=size, model_type=kind, normalization_rule_name=rule)
+    options |= dict(character_coverage=1.0, hard_vocab_limit=False, minloglevel=2, num_threads=1)
+    lines, model = iter(SENTENCES[side]), io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=model, **options)
     return model.getvalue()
 
 
 def read_pieces(model):
-    """The pieces of a SentencePiece model."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(id) for id in range(processor.vocab_size())]
 
@@ -59,8 +49,6 @@ def make_vocabulary(*models, pad=True):
     ordinary.sort(key=lambda piece: (sum(piece.encode()) % 7, piece))  # not the order of the models
     return ["</s>", "<unk>", *ordinary, *(["<pad>"] if pad else [])]
 
-
-# --- native ---
 
 # What Marian writes into special:model.yml, and beside it.
 OPTIONS = yaml.safe_load((FOLDER / "native" / "model.yml").read_text())
@@ -94,15 +82,11 @@ def _draw(random, name, shape):
     return (2 if name.endswith(("Wq", "Wk")) else 1) * shape[-1] ** -0.5 * values
 
 
-def write_native(
-    folder, separate=False, tied=True, decoder=None, tensors=None, vocabularies="yml", **options
-):
+def write_native(folder, separate=False, tied=True, decoder=None, tensors=None, vocabularies="yml"):
     """Writes the folder of a native model, which it returns.
 
-    Args:
-        separate: Whether each side has its own vocabulary and matrix.
-        tied: Whether the output's matrix is the target's.
-        vocabularies: "yml"; "lists", as models of the Tatoeba Challenge have; "spm", Marian's own.
+    Each side has its own vocabulary and matrix, or the output shares the target's: `separate`,
+    `tied`. Vocabularies: "yml"; "lists", of the Tatoeba Challenge; "spm", Marian's own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     models = [train_spm(side) for side in SIDES]
@@ -122,7 +106,7 @@ def write_native(
     random = np.random.default_rng(1)
     shapes = _shapes([len(pieces) for pieces in listed], separate, tied)
     arrays = {x: _draw(random, x, shape).astype("float32") for x, shape in shapes.items()}
-    content = np.frombuffer(yaml.safe_dump(OPTIONS | options).encode() + b"\0", "int8")
+    content = np.frombuffer(yaml.safe_dump(OPTIONS).encode() + b"\0", "int8")
     arrays |= {"special:model.yml": content} | (tensors or {})
     np.savez(folder / "model.npz", **arrays)
     settings = DECODER | {"vocabs": names} | (decoder or {})

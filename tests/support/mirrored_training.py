@@ -38,9 +38,8 @@ def batches(rows_of_batches):
 def make_dataset(rows_of_batches, weighted):
     """The batches as `kt.make_dataset` would hand them on: (B, T), (B, T)."""
     ids = tf.TensorSpec([None, None], tf.int32)
-    dataset = tf.data.Dataset.from_generator(
-        lambda: batches(rows_of_batches), output_signature=(ids, ids)
-    )
+    made = functools.partial(batches, rows_of_batches)
+    dataset = tf.data.Dataset.from_generator(made, output_signature=(ids, ids))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(rows_of_batches)))
     if not weighted:
         return dataset
@@ -48,7 +47,6 @@ def make_dataset(rows_of_batches, weighted):
 
 
 def run(strategy, rows, precision, recipe):
-    """What a strategy comes to."""
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy(precision)
     with strategy.scope():
@@ -79,9 +77,6 @@ def compare(strategy, rows, recipe, precision="float32"):
     """
     one = tf.distribute.OneDeviceStrategy("CPU:0")
     return [run(devices, rows, precision, recipe) for devices in (one, strategy)]
-
-
-# What Keras itself does.
 
 
 def canary(strategy):

@@ -3,20 +3,18 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.dataset import make_dataset
+import keras_transformer as kt
 from keras_transformer.data.pairs import Sentences
-from keras_transformer.special_ids import END, PAD
 
 
 def sentences_of(rows):
-    """`Sentences` of lists of ids."""
     ids = np.array([id for row in rows for id in row], np.int32)
     return Sentences([(ids, np.cumsum([0, *map(len, rows)]))])
 
 
 def numbers(lines, end):
     """A tokenizer whose ids are written in the text: "7 8" is [7, 8]."""
-    lines = [f"{line} {END}" for line in lines] if end else lines
+    lines = [f"{line} {kt.END}" for line in lines] if end else lines
     words = tf.strings.split(tf.constant(lines, tf.string, shape=[len(lines)]))
     return words.with_flat_values(tf.strings.to_number(words.flat_values, tf.int32))
 
@@ -34,7 +32,7 @@ def random_pairs(count=500, longest=29, seed=0):
 
 
 def dataset_of(pairs, tokens_per_batch=200, max_length=30, **options):
-    return make_dataset(pairs, numbers, numbers, tokens_per_batch, max_length, **options)
+    return kt.make_dataset(pairs, numbers, numbers, tokens_per_batch, max_length, **options)
 
 
 def batches_of(dataset):
@@ -49,6 +47,6 @@ def numbers_of(batches):
 
 def trimmed(row):
     """A row without its padding, which may stand at its end only."""
-    length = sum(id != PAD for id in row)
-    assert PAD not in row[:length]
+    length = sum(id != kt.PAD for id in row)
+    assert kt.PAD not in row[:length]
     return row[:length]

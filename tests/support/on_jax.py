@@ -57,9 +57,8 @@ def try_what_cannot_be(model):
 
 def main(directory):
     inputs = np.load(directory / "inputs.npz")
-    classifier, model = (
-        keras.saving.load_model(directory / f"{name}.keras") for name in ("classifier", "model")
-    )
+    paths = directory / "classifier.keras", directory / "model.keras"
+    classifier, model = map(keras.saving.load_model, paths)
     found = compute(model, **inputs)
     found["classes"] = keras.ops.convert_to_numpy(classifier(inputs["source"]))
     np.savez(directory / "computed.npz", **found)

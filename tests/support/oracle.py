@@ -51,12 +51,8 @@ def multi_head(layer, query, value, key=None, mask=None):
     for row in range(len(query)):
         heads = []
         for head in range(inner[0].shape[1]):
-            projected = [
-                to_64(x[row]) @ kernel[:, head] + bias[head]
-                for x, kernel, bias in zip(
-                    (query, key, value), inner[0::2], inner[1::2], strict=True
-                )
-            ]
+            sides = zip((query, key, value), inner[0::2], inner[1::2], strict=True)
+            projected = [to_64(x[row]) @ kernel[:, head] + bias[head] for x, kernel, bias in sides]
             own = mask if mask is None else mask[row, head] if mask.ndim == 4 else mask[row]
             relative = scheme(layer.positions, head, *projected[:2]) if scheme else ()
             heads.append(attention(*projected, own, *relative))
@@ -120,12 +116,9 @@ def decoder(stack, x, memory, x_mask, memory_mask):
     causal = np.array([[key <= query for key in range(length)] for query in range(length)])
     own, of_memory = key_masks(x_mask, length) & causal, key_masks(memory_mask, length)
     for layer in stack.layers:
-        x = block(
-            layer,
-            x,
-            (layer.self_attention, layer.self_attention_norm, None, own),
-            (layer.cross_attention, layer.cross_attention_norm, memory, of_memory),
-        )
+        of_self = layer.self_attention, layer.self_attention_norm, None, own
+        of_both = layer.cross_attention, layer.cross_attention_norm, memory, of_memory
+        x = block(layer, x, of_self, of_both)
     return finish(stack, x)
 
 
@@ -255,9 +248,5 @@ def disentangled(positions, head, query, key):
     return scores / math.sqrt(3 * query.shape[1]), 0.0
 
 
-SCHEMES = {
-    "RelativePositions": relative,
-    "BucketedPositions": bucketed,
-    "RotaryPositions": rotary,
-    "DisentangledPositions": disentangled,
-}
+SCHEMES = {"RelativePositions": relative, "BucketedPositions": bucketed}
+SCHEMES |= {"RotaryPositions": rotary, "DisentangledPositions": disentangled}

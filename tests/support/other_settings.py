@@ -9,13 +9,9 @@ XLA's code for AVX2) where it is on; and with one thread.
 import os
 import sys
 
-TESTS = [
-    "tests/kernels/test_backend.py",
-    "tests/kernels/test_layers.py",
-    "tests/kernels/test_fused_cross_entropy.py",
-    "tests/layers/test_attention.py",
-    "tests/layers/test_every_layer.py",
-]
+TESTS = ["tests/kernels/test_backend.py", "tests/kernels/test_layers.py"]
+TESTS += ["tests/kernels/test_fused_cross_entropy.py", "tests/layers/test_attention.py"]
+TESTS += ["tests/layers/test_every_layer.py"]
 # With any of them TensorFlow turns oneDNN on.
 NEURAL_NETWORK_UNITS = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile"}
 ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}

@@ -38,7 +38,6 @@ def load(file):
 
 
 def compare(file, made, write):
-    """Compares what is computed now with what is kept, or keeps it."""
     if write:
         file.write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
     sides = [list(_leaves(one | {"made with": None})) for one in (load(file), made)]
@@ -50,7 +49,6 @@ def compare(file, made, write):
 
 
 def _leaves(value):
-    """All that a value of JSON is made of."""
     if isinstance(value, dict):
         value = sorted(value.items())
     if not isinstance(value, (list, tuple)):
@@ -94,13 +92,9 @@ def deberta():
     x, table = draw(2, 9, 8), draw(6, 8)
     mask = torch.arange(9) < torch.tensor([[9], [5]])
     with torch.no_grad():
-        output, scores = layer(
-            x,
-            mask[:, None, None] & mask[:, None, :, None],
-            output_attentions=True,
-            relative_pos=modeling_deberta.build_relative_position(x, x),
-            rel_embeddings=table,
-        )
+        positions = modeling_deberta.build_relative_position(x, x)
+        how = dict(output_attentions=True, relative_pos=positions, rel_embeddings=table)
+        output, scores = layer(x, mask[:, None, None] & mask[:, None, :, None], **how)
     arrays = {"x": x, "table": table, "output": output, "scores": scores, **weights}
     found = {name: rounded(array, 7) for name, array in arrays.items()}
     return {"made with": _versions(), "lengths": [9, 5]} | found

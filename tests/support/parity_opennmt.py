@@ -16,7 +16,6 @@ SEARCHES = {
 
 
 def open_model(folder, **params):
-    """The model of a folder, with tokens as its output, and its target's tokenizer."""
     import opennmt as onmt
     import yaml
 
@@ -47,11 +46,9 @@ def answer(folder, kept):
             [token.decode() for token in row[:length]]
             for row, length in zip(found["tokens"].numpy()[:, 0], lengths, strict=True)
         ]
-        searches[name] = {
-            "tokens": rows,
-            "log_probs": rounded(found["log_probs"][:, 0], 5),
-            "texts": [tokenizer.detokenize(row) if row else "" for row in rows],
-        }
+        texts = [tokenizer.detokenize(row) if row else "" for row in rows]
+        log_probs = rounded(found["log_probs"][:, 0], 5)
+        searches[name] = {"tokens": rows, "log_probs": log_probs, "texts": texts}
     ids, lengths = features["ids"].numpy(), features["length"].numpy()
     target = tf.constant(kept["target"])
     labels = {"ids": target, "length": tf.fill([len(lines)], target.shape[1])}

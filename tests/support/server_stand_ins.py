@@ -34,11 +34,8 @@ CODES = {
 class Model:
     """Version 1, labelled stable, of a model, which a `ServerProcess` computes.
 
-    Attributes:
-        unavailable: number of requests still to be answered with 503.
-        delay: seconds before an answer.
-        count: number of requests received.
-        request: the last one, in JSON.
+    It counts requests, of which as many as are `unavailable` are answered with 503, each after a
+    `delay` in seconds; the last one is its `request`, in JSON.
     """
 
     def __init__(self, process, name="toy"):
@@ -63,8 +60,6 @@ class Model:
 
 @contextlib.contextmanager
 def serving_rest(model):
-    """Serves a model for a while; yields the URL."""
-
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             state = {"version": "1", "state": "AVAILABLE"}
@@ -102,8 +97,6 @@ def serving_rest(model):
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
-    """On TF Serving's own stubs."""
-
     def __init__(self, model):
         self.model = model
 
@@ -128,7 +121,6 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 @contextlib.contextmanager
 def serving_grpc(service):
-    """Serves a service for a while; yields its address."""
     server = grpc.server(futures.ThreadPoolExecutor(4))
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")

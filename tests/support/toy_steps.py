@@ -103,7 +103,6 @@ def reference_beam(
 
 
 def reference_greedy(log_probs, max_length, prefix=()):
-    """Greedy search of one row: (log_prob, tokens)."""
     total, tokens = 0.0, []
     while len(tokens) < max_length and END not in tokens:
         gains, t = log_probs(tokens), len(tokens)
@@ -115,7 +114,6 @@ def reference_greedy(log_probs, max_length, prefix=()):
 
 
 def references(step, prefix, beam_size, **how):
-    """`reference_beam` of every row of a `Toy`."""
     rows = []
     for row in range(len(step.table)):
         follow, forced = functools.partial(step.log_probs, row), prefix[row][prefix[row] != PAD]

@@ -9,12 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.data.dataset import make_dataset
+import keras_transformer as kt
 from keras_transformer.serving.served_translator import functions_of, run_signature
-from keras_transformer.tokenizers.subword import SubwordTokenizer
-from keras_transformer.training.losses import SmoothedCrossEntropy
-from keras_transformer.transformer import Transformer
-from keras_transformer.translation.translator import Translator
 
 MAX_LENGTH = 12
 SIZES = dict(num_layers=1, d_model=32, num_heads=2, d_ff=64, dropout=0.0, max_length=MAX_LENGTH)
@@ -31,7 +27,7 @@ def toy_pairs(count=3000, seed=0):
 @functools.cache
 def toy_tokenizer():
     """Characters, small and capital, and bytes."""
-    return SubwordTokenizer.train(["abcdefgh", "ABCDEFGH"], model_type="char")
+    return kt.SubwordTokenizer.train(["abcdefgh", "ABCDEFGH"], model_type="char")
 
 
 @functools.cache
@@ -40,27 +36,27 @@ def trained_translator():
     keras.utils.set_random_seed(1)
     tokenizer = toy_tokenizer()
     size = tokenizer.vocabulary_size
-    model = Transformer(size, size, share_embeddings="all", **SIZES)
-    model.compile(optimizer=keras.optimizers.Adam(5e-3), loss=SmoothedCrossEntropy(0.0))
-    dataset = make_dataset(toy_pairs(), tokenizer, tokenizer, 512, max_length=MAX_LENGTH)
+    model = kt.Transformer(size, size, share_embeddings="all", **SIZES)
+    model.compile(optimizer=keras.optimizers.Adam(5e-3), loss=kt.SmoothedCrossEntropy(0.0))
+    dataset = kt.make_dataset(toy_pairs(), tokenizer, tokenizer, 512, max_length=MAX_LENGTH)
     model.fit(dataset, epochs=3, shuffle=False, verbose=0)
-    return Translator(model, tokenizer, tokenizer)
+    return kt.Translator(model, tokenizer, tokenizer)
 
 
-def random_translator(
-    source_tokenizer=None, target_tokenizer=None, seed=0, deviation=0.4, **options
-):
-    """A translator with weights at random, large enough for its answers to differ."""
-    source_tokenizer = source_tokenizer or toy_tokenizer()
-    target_tokenizer = target_tokenizer or source_tokenizer
-    vocabulary_sizes = source_tokenizer.vocabulary_size, target_tokenizer.vocabulary_size
-    model = Transformer(*vocabulary_sizes, **(SIZES | options))
+def random_translator(*tokenizers, seed=0, deviation=0.4, **options):
+    """A translator with weights at random, large enough for its answers to differ.
+
+    Its tokenizers are those of the source and of the target, one for both, or that of the toy.
+    """
+    first, *others = tokenizers or [toy_tokenizer()]
+    sides = first, others[0] if others else first
+    model = kt.Transformer(*(side.vocabulary_size for side in sides), **(SIZES | options))
     model.build()
     generator = np.random.default_rng(seed)
     for weight in model.trainable_variables:
         if weight.name not in ("gamma", "beta"):
             weight.assign(generator.normal(0, deviation, weight.shape))
-    return Translator(model, source_tokenizer, target_tokenizer)
+    return kt.Translator(model, *sides)
 
 
 def serve_eagerly(translator, config, signature, **inputs):
@@ -75,7 +71,7 @@ def serve_eagerly(translator, config, signature, **inputs):
 def without_graphs(translator, **options):
     """The same translator, which computes eagerly: graphs would take longer to make."""
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    twin = Translator(translator.model, *tokenizers, **options)
+    twin = kt.Translator(translator.model, *tokenizers, **options)
     twin.run_eagerly = True
     return twin
 

@@ -47,7 +47,6 @@ def random_pairs(count=101, longest=11):
 
 
 def recipe_of(name):
-    """Arguments of `compile`."""
     options = dict(loss=kt.SmoothedCrossEntropy(0.1), jit_compile=False)
     if name != "adam":
         sgd = keras.optimizers.SGD(0.05, momentum=0.9)
@@ -59,7 +58,6 @@ def recipe_of(name):
 
 
 def train(strategy, recipe, points=None, die=None):
-    """Trains; what came out."""
     recipe, _, precision = recipe.partition(" ")
     keras.config.set_dtype_policy(precision or "float32")
     keras.utils.set_random_seed(3)

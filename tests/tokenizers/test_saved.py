@@ -19,20 +19,17 @@ from tests.support.reversed_text import MODEL
 from tests.support.sample_text import BYTES, LINES, TEXTS
 
 LOST = "cannot be written in this vocabulary (most frequent changes: "
-HELP = (
-    "; one of type bpe, unigram or char, learned without --lowercase, keeps every character but ▁"
-)
+HELP = "; one of type bpe, unigram or char, learned without --lowercase, keeps every character but "
+HELP += "▁"
 
 
 def repetitive_lines():
     """Of words that have many segmentations of the same pieces: rounding decides between them."""
     chooser = random.Random(1)
-
-    def word():
-        unit = chooser.choice(["0", "0", "a", "ba", "haha", "x", ".", "12"])
-        return unit * chooser.randrange(1, 12) + chooser.choice(["", "", "fox", ",000"])
-
-    return [" ".join(word() for _ in range(chooser.choice([1, 9, 300]))) for _ in range(300)]
+    units, ends = ["0", "0", "a", "ba", "haha", "x", ".", "12"], ["", "", "fox", ",000"]
+    stems = [chooser.choice(units) * chooser.randrange(1, 12) for _ in range(5000)]
+    words = [stem + chooser.choice(ends) for stem in stems]
+    return [" ".join(chooser.choices(words, k=chooser.choice([1, 9, 300]))) for _ in range(300)]
 
 
 @pytest.fixture(scope="module")

@@ -156,10 +156,9 @@ def test_what_is_no_model_with_our_special_ids(tmp_path):
 
     def train(**special_ids):
         model = io.BytesIO()
-        options = dict(sentence_iterator=iter(LINES), vocab_size=100, hard_vocab_limit=False)
-        sentencepiece.SentencePieceTrainer.train(
-            model_writer=model, minloglevel=2, **options, **special_ids
-        )
+        options = dict(vocab_size=100, hard_vocab_limit=False, minloglevel=2) | special_ids
+        learn = sentencepiece.SentencePieceTrainer.train
+        learn(sentence_iterator=iter(LINES), model_writer=model, **options)
         return model.getvalue()
 
     with pytest.raises(ValueError, match=r"\[0, 1, 2, 3\].*\[-1, 0, 1, 2\]"):

@@ -37,7 +37,6 @@ def written_back(model, lines):
 
 
 def parts(model):
-    """The pieces with their scores, and the normalization of a model."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
     return pieces, proto.normalizer_spec
@@ -115,9 +114,10 @@ def test_all_that_there_is():
 
 
 # Of ▁aab: 4 special ids, 256 bytes and ▁ a b; then bpe joins ▁a ▁aa ▁aab aa aab ab.
-@pytest.mark.parametrize(
-    "model_type, limit", [("bpe", 269), ("unigram", 264), ("char", 263), ("word", 5)]
-)
+LIMITS = {"bpe": 269, "unigram": 264, "char": 263, "word": 5}
+
+
+@pytest.mark.parametrize("model_type, limit", LIMITS.items())
 def test_vocabulary_of_another_size_than_the_text_allows(model_type, limit):
     train, lines = kt.SubwordTokenizer.train, ["aab"] * 3
     assert train(lines, limit, model_type).vocabulary_size == limit

@@ -9,17 +9,17 @@ import pytest
 
 import keras_transformer as kt
 from tests.support.ctranslate2_oracle import translate_with_ctranslate2
+from tests.support.layer_harness import suppress
 from tests.support.toy_translator import MAX_LENGTH, random_translator, toy_pairs, without_graphs
 
 SOURCES = [source for source, _ in toy_pairs(60, seed=3)]
-
-
 LEARNED = dict(norm="pre", positions="learned", share_embeddings="all", output_bias=True)
 DEEP = dict(deviation=0.2, num_layers=3, activation="silu", share_embeddings="target", epsilon=0.1)
+OPENNMT = dict(deviation=0.3, norm="pre", frequencies="tensor2tensor", first_position=1)
 WORDS = dict(seed=9, deviation=0.2, suppress_ids=True)
 
 
-@pytest.mark.parametrize("options", [LEARNED, DEEP, WORDS], ids=["learned", "deep", "wordpiece"])
+@pytest.mark.parametrize("options", [LEARNED, DEEP, OPENNMT, WORDS])
 def test_translations_are_equal(options, tmp_path):
     tokenizers = []
     if options is WORDS:
@@ -28,6 +28,7 @@ def test_translations_are_equal(options, tmp_path):
         tokenizers = [kt.WordPieceTokenizer.train([text], size) for text, size in corpora]
     options = dict(seed=4, num_layers=2) | options
     translator = without_graphs(random_translator(*tokenizers, **options))
+    suppress(translator.model)
     path = kt.export_ctranslate2(translator, tmp_path / "model")
     assert path == tmp_path / "model"
     # Shared matrices are written once.

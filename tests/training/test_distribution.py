@@ -37,7 +37,6 @@ RDROP = {"rows": [1, 3], "recipe": "rdrop"}
 
 
 def on_replicas(count, *tasks):
-    """The answers of tasks and their options."""
     return json.loads(python(MIRRORED, count, json.dumps(tasks)).splitlines()[-1])
 
 
@@ -200,7 +199,6 @@ def started(*trainings):
 
 
 def results(*trainings):
-    """For each process, what its lines say."""
     with started(*trainings) as processes:
         outputs = [process.communicate() for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
@@ -209,7 +207,6 @@ def results(*trainings):
 
 
 def assert_equal(one, two, tolerance):
-    """Two trainings came to the same."""
     for part in ("history", "evaluated", "last_step"):
         for name, values in one[part].items():
             np.testing.assert_allclose(two[part][name], values, rtol=tolerance, err_msg=name)

@@ -43,7 +43,6 @@ class KerasOwn(Counted):
 
 
 def fitted(kind):
-    """A model after two epochs of two updates, and its history."""
     keras.utils.set_random_seed(4)
     model = kind()
     model.compile("adam", LOSS, metrics=[kt.MaskedAccuracy()], jit_compile=False)

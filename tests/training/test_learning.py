@@ -33,19 +33,10 @@ def test_100_pairs_are_learned_by_heart(tmp_path):
     # Random words on both sides: nothing about a target can be guessed.
     files = write_text(tmp_path, 100, seed=3, words=80, length=5)
     sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=64)
-    config = kt.TrainConfig(
-        *files,
-        *files,
-        vocabulary_size=400,
-        model=kt.ModelConfig(**sizes, share_embeddings="all"),
-        epochs=2,
-        steps_per_epoch=200,
-        tokens_per_batch=1024,
-        learning_rate=3e-3,
-        warmup_steps=60,
-        ema=0.95,
-        validate_by="bleu",
-    )
+    options = dict(vocabulary_size=400, model=kt.ModelConfig(**sizes, share_embeddings="all"))
+    options |= dict(epochs=2, steps_per_epoch=200, tokens_per_batch=1024, validate_by="bleu")
+    options |= dict(learning_rate=3e-3, warmup_steps=60, ema=0.95)
+    config = kt.TrainConfig(*files, *files, **options)
     history = train(config, tmp_path / "run")
     assert history["val_bleu"][-1] >= 95
     sources, targets, *_ = zip(*kt.read_pairs(*files), strict=True)

@@ -22,12 +22,9 @@ METRICS = [kt.MaskedAccuracy, kt.Perplexity]
 
 
 def losses_by_keras(ids, logits, smoothing):
-    """Loss per position, from one-hot labels."""
-    one_hot = keras.ops.one_hot(ids, logits.shape[-1])
-    loss = keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=smoothing, reduction=None
-    )
-    return loss(one_hot, logits)
+    options = dict(from_logits=True, label_smoothing=smoothing, reduction=None)
+    loss = keras.losses.CategoricalCrossentropy(**options)
+    return loss(keras.ops.one_hot(ids, logits.shape[-1]), logits)
 
 
 def loss_and_gradient(loss, labels, logits=LOGITS, weight=None):

@@ -1,6 +1,7 @@
 """`fit` for sentences: what is refused, other losses, what files keep and what stays frozen."""
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -41,7 +42,6 @@ def dataset(x, y):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_what_only_the_graph_of_a_step_can_see(fused):
-    """Labels beyond the vocabulary, or not one for each position; ids beyond it."""
     model = Small()
     model.compile("sgd", kt.SmoothedCrossEntropy(), fused_loss=fused, jit_compile=False)
     beyond = r"labels that are not below the size of the vocabulary, .* = 25 is not in \[0, 20\)"
@@ -224,3 +224,51 @@ def test_a_frozen_model_is_evaluated_with_a_warning(options):
     with pytest.warns(UserWarning, match="no trainable weights"):
         evaluated, logs, changes = update(model, (X, Y), **options)
     assert logs == pytest.approx(evaluated) and distance(changes, [0 * x for x in changes]) == 0
+
+
+SPARSE = keras.losses.SparseCategoricalCrossentropy()
+schedule = kt.WarmupInverseSqrt
+LOGITS = "The model returns logits, .*: compile with SmoothedCrossEntropy"
+
+
+def compiled(loss=None, model=Small, **options):
+    model = model()
+    model.compile("sgd", loss or kt.SmoothedCrossEntropy(), **options)
+    return model
+
+
+def test_mistakes():
+    for mistake, message in (
+        (lambda: schedule(), "Name d_model or peak, received d_model=None and peak=None"),
+        (lambda: schedule(512, 4000), "Name d_model or peak, .*peak=4000"),
+        (lambda: schedule(d_model=8, warmup_steps=0), "warmup_steps must be at least 1, rec"),
+        (lambda: schedule(d_model=1e-3), "d_model must be at least 1, received 0.001"),
+        (lambda: schedule(peak=math.nan), "peak must be a number above 0, received nan"),
+        (lambda: schedule(peak=1, cooldown_steps=2), "in 0 … total_steps=None, received 2"),
+        (lambda: schedule(peak=1, cooldown_steps=2, total_steps=1), "total_steps=1, received 2"),
+        (lambda: schedule(peak=1, cooldown_steps=-1, total_steps=1), "received -1"),
+        (lambda: kt.EMAAdam(use_ema=True, ema_momentum=2.0), "ema_momentum"),
+        (lambda: kt.SmoothedCrossEntropy(-0.1), "label_smoothing must be .*received -0.1"),
+        (lambda: kt.SmoothedCrossEntropy(1), "label_smoothing must be .*received 1"),
+        (lambda: compiled(clip_norm=0.0), "clip_norm must be above 0"),
+        (lambda: compiled(clip_norm="1"), "clip_norm must be above 0, received '1'"),
+        (lambda: compiled(accumulation_steps=2.0), "accumulation_steps must be a positive integer"),
+        (lambda: compiled(rdrop=math.nan), "rdrop must be a number of at least 0, received nan"),
+        (lambda: compiled(fused_loss="yes"), 'fused_loss must be "auto", True or False'),
+        # Keras would weigh each sentence by the position of its largest id.
+        (lambda: compiled().fit(X, Y, class_weight={1: 2.0}), "class_weight .*: pass sample_w"),
+        (lambda: compiled().train_on_batch(X, Y, class_weight={1: 2.0}), "pass sample_weight"),
+        (lambda: compiled("sparse_categorical_crossentropy", small_model), LOGITS),
+        (lambda: compiled(keras.losses.sparse_categorical_crossentropy, small_model), LOGITS),
+        (lambda: compiled(SPARSE, small_model), LOGITS),
+        (lambda: compiled(["crossentropy"], small_model), LOGITS),
+        (lambda: compiled(model=small_model, metrics="sparse_categorical_crossentropy"), LOGITS),
+        (lambda: compiled(model=small_model, metrics=["crossentropy"]), LOGITS),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mistake()
+
+
+def test_losses_of_logits_are_accepted():
+    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    compiled(logits, small_model, metrics=["sparse_categorical_accuracy"])

@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.vocabularies import rewrite
 from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
-from tests.support.command_line import run
+from tests.support.command_line import succeeds
 from tests.support.made_once import made_once
 from tests.support.paths import FIXTURES
 
@@ -36,7 +36,6 @@ class Imported:
         self.inputs = self.source[:count], np.array(fed)
 
     def target_ids(self, ids):
-        """Our ids of theirs."""
         ours = {int(id): number for number, id in reversed([*enumerate(self.rows[1])])}
         return [ours[id] for id in ids]
 
@@ -52,12 +51,9 @@ class Imported:
     def check_search(self, theirs, longest, **options):
         """Finds what they do, rows of their ids, or what is more probable; returns log-probs."""
         search = kt.SearchConfig(**options)
-        how = dict(length_penalty=search.length_penalty, length_norm=search.length_norm)
         state = self.model.initial_state(self.source)
-        arguments = self.model.make_step(), state, len(theirs), longest
-        tokens, lengths, found = (
-            np.array(x)[:, 0] for x in kt.search(*arguments, beam_size=search.beam_size, **how)
-        )
+        arguments = self.model.make_step(), state, len(theirs), longest, search
+        tokens, lengths, found = (np.array(x)[:, 0] for x in kt.search(*arguments))
         rows = [self.rows[1][row[:n]].tolist() for row, n in zip(tokens, lengths, strict=True)]
         same = [row == other for row, other in zip(rows, theirs, strict=True)]
         # Beams of others stop earlier, or leave out ends below their N best.
@@ -71,7 +67,6 @@ class Imported:
         return found
 
     def _log_probs(self, rows):
-        """The log-probabilities of target ids."""
         target = np.full((len(rows), 1 + max(map(len, rows))), kt.PAD)
         for number, row in enumerate(rows):
             target[number, : 1 + len(row)] = [kt.START, *row]
@@ -101,8 +96,7 @@ def imported(tmp_path_factory):
     """A folder with the run that `import` has made of a model, and what it has printed."""
 
     def make(folder):
-        result = run("import", MARIAN / "tied", folder / "run")
-        assert result.returncode == 0, result.stderr.decode()
+        result = succeeds("import", MARIAN / "tied", folder / "run")
         (folder / "printed").write_bytes(result.stderr)
 
     return made_once(tmp_path_factory, "marian", make)
@@ -110,26 +104,18 @@ def imported(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of a model of Hugging Face that can be imported."""
     return shutil.copytree(MARIAN / "tied", tmp_path / "model")
 
 
 def edit(path, **changes):
-    """Changes options in a JSON file."""
     options = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(options | changes))
 
 
 def weights_of(folder, *described):
-    """The weights of the model that a folder is imported as, in memory."""
     model = read_source(folder, *described)
     sides = rewrite(model.source, model.target)
     transformer = kt.Transformer(*(len(x.rows) for x in sides), **vars(resolve_sharing(model)))
     transformer.build()
     load_weights(transformer, model, *sides)
     return transformer.get_weights()
-
-
-def assert_equal(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)

@@ -13,8 +13,9 @@ from keras_transformer.presets import CONTROLS
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.vocabularies import rewrite
 from keras_transformer.tools.importers.weights import resolve_sharing
+from tests.support.layer_harness import assert_equal
 from tests.support.parity import SEARCHES
-from tests.tools.importers.conftest import MARIAN, Imported, assert_equal, edit, weights_of
+from tests.tools.importers.conftest import MARIAN, Imported, edit, weights_of
 
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -33,9 +34,6 @@ def test_what_transformers_computes(name, tmp_path):
         imported.check_search(theirs, LONGEST, **how)
     assert name != "untied" or imported.silent_weights() == []
     assert imported.model.suppressed.numpy()[kt.UNK] == 0
-
-
-# --- weights ---
 
 
 def test_tied_tensors_under_one_name_and_in_bfloat16(folder):
@@ -72,8 +70,6 @@ def test_rows_without_a_piece_are_dropped(folder):
     save_file(arrays | {bias: np.pad(arrays[bias], [(0, 0), (0, 5)])}, path)
     assert_equal(weights_of(folder), expected)
 
-
-# --- searches ---
 
 # What changes translations, by the names of transformers, and values that change nothing.
 CHANGES = {
@@ -119,40 +115,29 @@ def test_options_of_the_search_that_are_read(folder):
     assert not target.suppressed[target.rows == 8].any()
 
 
-# --- what is refused ---
-
 # Options that would compute something else in the same shapes.
-OTHERS = {
-    "scale_embedding": False,
-    "normalize_before": True,
-    "normalize_embedding": True,
-    "add_final_layer_norm": True,
-    "static_position_embeddings": False,
-    "is_encoder_decoder": False,
-}
-UNSUPPORTED = [
-    *(
-        ({name: value}, f"{name} must be {str(not value).lower()}")
-        for name, value in OTHERS.items()
-    ),
-    ({"model_type": "t5"}, "the model is of the type 't5'"),
-    ({"activation_function": "gelu_new"}, "activation_function must be"),
-    ({"d_model": "16"}, "d_model must be"),
-    ({"d_model": 8}, "must have the shape"),
-    ({"encoder_attention_heads": 4}, "decoder_attention_heads must be 4"),
-    ({"decoder_layers": 2}, "lacks model.decoder.layers.1"),
-    ({"encoder_layers": 1}, "has model.encoder.layers.1"),
-    ({"pad_token_id": 5}, "are of different models"),
-    ({"decoder_start_token_id": None}, "decoder_start_token_id must be one id below"),
-    ({"eos_token_id": [0, 2]}, "eos_token_id must be one id below"),
-]
+TRUE = ("scale_embedding", "static_position_embeddings", "is_encoder_decoder")
+FALSE = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
 
 
 def test_unsupported_models(folder):
     config = folder / "config.json"
     sound = config.read_text()
     (folder / "generation_config.json").unlink()
-    for changes, message in UNSUPPORTED:
+    for changes, message in (
+        *(({name: False}, f"{name} must be true") for name in TRUE),
+        *(({name: True}, f"{name} must be false") for name in FALSE),
+        ({"model_type": "t5"}, "the model is of the type 't5'"),
+        ({"activation_function": "gelu_new"}, "activation_function must be"),
+        ({"d_model": "16"}, "d_model must be"),
+        ({"d_model": 8}, "must have the shape"),
+        ({"encoder_attention_heads": 4}, "decoder_attention_heads must be 4"),
+        ({"decoder_layers": 2}, "lacks model.decoder.layers.1"),
+        ({"encoder_layers": 1}, "has model.encoder.layers.1"),
+        ({"pad_token_id": 5}, "are of different models"),
+        ({"decoder_start_token_id": None}, "decoder_start_token_id must be one id below"),
+        ({"eos_token_id": [0, 2]}, "eos_token_id must be one id below"),
+    ):
         config.write_text(sound)
         edit(config, **changes)
         with pytest.raises(ValueError, match=message):

@@ -11,7 +11,6 @@ LINES = ["A man in an orange hat.", "Two dogs, late!", "", "  é 漢 x ", "ﬁne
 
 
 def both_sides(**options):
-    """Vocabularies that share their pieces."""
     models = [train_spm(side, **options) for side in SIDES]
     pieces = make_vocabulary(*models)
     ids = [pieces.index(piece) for piece in ("<pad>", "<unk>", "<pad>", "</s>")]

@@ -14,23 +14,22 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.run import Run
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.translation.text_model import TextModel
-from tests.support.command_line import refused, run
+from tests.support.command_line import refused, succeeds
+from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import SENTENCES, TAGS
 from tests.support.toy_translator import serve_eagerly
-from tests.tools.importers.conftest import MARIAN, assert_equal, edit, weights_of
+from tests.tools.importers.conftest import MARIAN, edit, weights_of
 
 LINES = [*SENTENCES["source"][:2], "", "A man."]
 TAGGED = [f">>fra<< {line}" if line else "" for line in LINES]
-SEARCH = SearchConfig(4, 1.0, length_norm="length", max_output_length=31)
+SEARCH = kt.SearchConfig(4, 1.0, length_norm="length", max_output_length=31)
 
 
 @pytest.fixture
 def translator(imported, monkeypatch):
-    """Without graphs, which would take longer to make."""
     monkeypatch.setattr(TextModel, "run_eagerly", True)
     translator = kt.load(imported / "run", "float32")
     translator.run_eagerly = True
@@ -51,14 +50,9 @@ def test_what_is_printed_and_recorded(imported):
     assert described["imported"]["source"] == "tied" and described["recipe"] == {}
 
 
-# --- searches and exports ---
-
-
 def translate(path, lines, *options):
-    """The translations by the command."""
-    result = run("translate", path, *options, stdin="".join(f"{x}\n" for x in lines).encode())
-    assert result.returncode == 0, result.stderr.decode()
-    return result.stdout.decode().splitlines()
+    stdin = "".join(f"{x}\n" for x in lines).encode()
+    return succeeds("translate", path, *options, stdin=stdin).stdout.decode().splitlines()
 
 
 def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, translator):
@@ -67,7 +61,7 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     assert translate(imported / "run", TAGGED) == expected
     assert translate(imported / "run", LINES, "--target-language", "fra") == expected
     assert expected == translator.translate(TAGGED, search=SEARCH)
-    assert expected != translator.translate(TAGGED, search=SearchConfig(max_output_length=31))
+    assert expected != translator.translate(TAGGED, search=kt.SearchConfig(max_output_length=31))
     message = "2 languages: give the target_language, such as deu, fra"
     refused(["translate", imported / "run"], message, stdin=LINES[0].encode())
     with pytest.raises(ValueError, match="chooses the target's language only"):
@@ -77,9 +71,8 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
 
 def test_an_export_of_one_target_language(imported, translator, tmp_path):
     """And with the search of the imported model."""
-    options = "--target-language", "fra", "--signatures", "beam"
-    result = run("export", imported / "run", tmp_path, *options)
-    assert result.returncode == 0, result.stderr.decode()
+    command = "export", imported / "run", tmp_path, "--target-language", "fra"
+    succeeds(*command, "--signatures", "beam")
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
     assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
@@ -90,11 +83,8 @@ def test_an_export_of_one_target_language(imported, translator, tmp_path):
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
     found = serve_eagerly(translator, kt.ExportConfig(**names), "tokens", ids=ids)["ids"]
     texts = translator.target_tokenizer.detokenize(found).numpy()
-    expected = translator.translate(TAGGED[:2], search=SearchConfig(max_output_length=31))
+    expected = translator.translate(TAGGED[:2], search=kt.SearchConfig(max_output_length=31))
     assert [text.decode() for text in texts] == expected
-
-
-# --- training ---
 
 
 def test_fine_tuning(imported, translator, tmp_path):
@@ -104,8 +94,7 @@ def test_fine_tuning(imported, translator, tmp_path):
     options += " --steps-per-epoch 3 --tokens-per-batch 512"
     files = "--train-source", tmp_path / "pairs.tsv", "--valid-source", tmp_path / "pairs.tsv"
     start = ["train", "--start-from", imported / "run", *options.split(), *files]
-    result = run(*start, "--output", tmp_path / "tuned")
-    assert result.returncode == 0, result.stderr.decode()
+    succeeds(*start, "--output", tmp_path / "tuned")
     assert Run(tmp_path / "tuned").read_config().imported.source == "tied"
     before, after = translator.model, kt.load(tmp_path / "tuned").model
     np.testing.assert_array_equal(after.suppressed, before.suppressed)
@@ -121,17 +110,11 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
     refused(["import", MARIAN / "tied", path], "is not empty")
     # They do not fall back to the dates.
     refused(["evaluate", path], "--source is missing")
-    out = "--output", tmp_path / "tuned"
-    refused(["train", "--start-from", path, *out], "--train-source is missing")
-
-
-def test_other_commands_name_import(folder, tmp_path):
-    remedy = f"make a run of it by keras-transformer import {folder} RUN"
-    for words in (["translate"], ["train", "--output", tmp_path / "tuned", "--start-from"]):
-        refused([*words, folder], remedy)
-
-
-# --- zips ---
+    start = ["train", "--output", tmp_path / "tuned", "--start-from"]
+    refused([*start, path], "--train-source is missing")
+    for words in (["translate"], start):
+        remedy = f"make a run of it by keras-transformer import {MARIAN / 'tied'} RUN"
+        refused([*words, MARIAN / "tied"], remedy)
 
 
 def write_zip(path, folder, inside="", more=None):
@@ -164,9 +147,6 @@ def test_zips_that_leave_their_folder(tmp_path):
         write_zip(path, None, more={name: b""})
         refused(["import", path, tmp_path / "run"], "opus.zip")
     assert [x.name for x in tmp_path.iterdir()] == ["in"]
-
-
-# --- what is no model ---
 
 
 def test_what_is_no_model(folder, tmp_path):
@@ -225,10 +205,8 @@ def test_a_model_by_its_name_on_the_hub(tmp_path, monkeypatch):
         files = address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         new = kt.import_model("owner/model", tmp_path / "run")
-        refused(
-            ["import", "owner/other", tmp_path / "2"],
-            "owner/other cannot be downloaded from the Hub (",
-        )
+        words = ["import", "owner/other", tmp_path / "2"]
+        refused(words, "owner/other cannot be downloaded from the Hub (")
         server.shutdown()
     assert new.read_config().imported.source == "owner/model"
     assert {path.name for path in cache.glob("*/snapshots/*/*")} == names - {"answers.json"}

@@ -10,12 +10,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
-from keras_transformer.presets import PrepareConfig, TrainConfig
 from keras_transformer.runs.training_data import check_training
 from keras_transformer.tools.importers.importing import HUB_FILES, read_source
 from keras_transformer.translation.text_model import begin_with_languages
+from tests.support.layer_harness import assert_equal
 from tests.support.parity import M2M100, SEARCHES
-from tests.tools.importers.conftest import Imported, assert_equal, edit, weights_of
+from tests.tools.importers.conftest import Imported, edit, weights_of
 
 LONGEST = 23  # tokens of a translation, without that of its language
 
@@ -42,9 +42,8 @@ def test_what_transformers_computes(name, tmp_path):
     for search in ("greedy", "beam 4"):
         how = dict(beam_size=SEARCHES[search]["num_beams"], length_norm="length")
         options = kt.SearchConfig(**how, max_output_length=LONGEST)
-        tokens, _, log_prob, score = translator.translate_ids(
-            source, empty, options, languages=languages
-        )
+        found = translator.translate_ids(source, empty, options, languages=languages)
+        tokens, _, log_prob, score = found
         theirs = answers["searches"][search]["tokens"]
         ours = [rows[row[row != kt.PAD]].tolist() for row in tokens[:, 0].numpy()]
         same = [row == other[1:] for row, other in zip(ours, theirs, strict=True)]
@@ -92,34 +91,28 @@ def test_weights_in_one_file_and_in_several(folder):
 def test_languages_by_their_order_alone(folder):
     """The first models have no tokenizer.json; their mask comes last."""
     (folder / "tokenizer.json").unlink()
-    listed = ["deu_Latn", {"content": "eng_Latn"}, "<other>"]
-    (folder / "special_tokens_map.json").write_text(
-        json.dumps({"additional_special_tokens": listed})
-    )
+    listed = {"additional_special_tokens": ["deu_Latn", {"content": "eng_Latn"}, "<other>"]}
+    (folder / "special_tokens_map.json").write_text(json.dumps(listed))
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     source = read_source(folder).source
     assert source.pieces[-3:] == ["deu_Latn", "eng_Latn", "<mask>"]
     assert source.size == size
 
 
-# What is refused: (file, its changes, part of the sentence).
-REFUSED = [
-    ("config.json", {"model_type": "mbart"}, "the model is of the type 'mbart'; only marian and"),
-    ("config.json", {"model_type": "nllb-moe"}, "the model is of the type 'nllb-moe'"),
-    ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id must be 2"),
-    ("config.json", {"vocab_size": 90}, "vocab_size must be 96 pieces and languages and"),
-    ("tokenizer_config.json", {"num_madeup_words": 8}, "and 8 num_madeup_words, received 98"),
-    ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "'SMALL100Tokenizer'"),
-    (
-        "tokenizer_config.json",
-        {"added_tokens_decoder": {"99": {"content": "deu_Latn"}}},
-        "must number added tokens from 91, the size of the vocabulary, received {99: ",
-    ),
-]
-
-
 def test_unsupported_models(folder):
-    for name, changes, message in REFUSED:
+    for name, changes, message in (
+        ("config.json", {"model_type": "mbart"}, "the model is of the type 'mbart'; only marian"),
+        ("config.json", {"model_type": "nllb-moe"}, "the model is of the type 'nllb-moe'"),
+        ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id must be 2"),
+        ("config.json", {"vocab_size": 90}, "vocab_size must be 96 pieces and languages and"),
+        ("tokenizer_config.json", {"num_madeup_words": 8}, "and 8 num_madeup_words, received 98"),
+        ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "'SMALL100Tokenizer'"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"99": {"content": "deu_Latn"}}},
+            "must number added tokens from 91, the size of the vocabulary, received {99: ",
+        ),
+    ):
         sound = (folder / name).read_text()
         edit(folder / name, **changes)
         with pytest.raises(ValueError) as caught:
@@ -131,9 +124,6 @@ def test_unsupported_models(folder):
         weights_of(folder)
 
 
-# --- trainings ---
-
-
 def test_a_training_names_its_languages(tmp_path):
     run = kt.import_model(M2M100 / "nllb", tmp_path / "run")
     text = tmp_path / "text.tsv"
@@ -142,23 +132,19 @@ def test_a_training_names_its_languages(tmp_path):
     options = dict(start_from=str(run), train_source=str(text), valid_fraction=0.2)
 
     def check(**changes):
-        check_training(TrainConfig(**vars(config) | options | changes), tmp_path / "new")
+        check_training(kt.TrainConfig(**vars(config) | options | changes), tmp_path / "new")
 
     with pytest.raises(ValueError, match="4 languages: give the source_language"):
         check()
     both = dict(source_language="eng_Latn", target_language="deu_Latn")
     check(**both)
-    kt.prepare(
-        PrepareConfig(str(text), valid_fraction=0.2, vocabularies=str(run), **both),
-        tmp_path / "corpus",
-    )
+    prepared = kt.PrepareConfig(str(text), valid_fraction=0.2, vocabularies=str(run), **both)
+    kt.prepare(prepared, tmp_path / "corpus")
     corpus = kt.PreparedCorpus(tmp_path / "corpus")
-    tokenizers, languages = corpus.tokenizers, config.find_languages()
-    ids = [
-        tokenizer.pieces(side.gather(np.arange(1))[0].astype("int32")).numpy().tolist()
-        for tokenizer, side in zip(tokenizers, vars(corpus.pairs).values(), strict=True)
-    ]
-    assert [row[0].decode() for row in ids] == [*both.values()]
+    sides = zip(corpus.tokenizers, vars(corpus.pairs).values(), strict=True)
+    firsts = [tokenizer.pieces(side.gather(np.arange(1))[0]).numpy() for tokenizer, side in sides]
+    assert [row[0].decode() for row in firsts] == [*both.values()]
+    languages = config.find_languages()
     assert languages.num_forced == 1
     legacy = dataclasses.replace(languages, order="text source").choose(*both.values())
     with pytest.raises(ValueError, match="sources end with the token of their language cannot be"):

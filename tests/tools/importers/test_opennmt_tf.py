@@ -12,19 +12,16 @@ from keras_transformer.runs.run import Run
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.opennmt_tf import CATALOG, read_description
 from keras_transformer.tools.importers.weights import resolve_sharing
+from tests.support.layer_harness import assert_equal
 from tests.support.paths import FIXTURES
-from tests.tools.importers.conftest import Imported, assert_equal, weights_of
+from tests.tools.importers.conftest import Imported, weights_of
 
 FOLDER = FIXTURES / "opennmt"
 ACTIVATIONS = {"all": None, "target": "silu", "input": None, "none": "relu"}
 NUM_HEADS = 4
 LONGEST = 30  # tokens of a translation
-TINY = (
-    'from opennmt import models\nmodel = lambda: models.get_model_from_catalog("TransformerTiny")\n'
-)
-
-
-# --- what OpenNMT-tf computes ---
+TINY = "from opennmt import models\n"
+TINY += 'model = lambda: models.get_model_from_catalog("TransformerTiny")\n'
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -58,9 +55,6 @@ def test_a_softmax_without_bias():
     model = read_source(FOLDER / "target", NUM_HEADS, "silu")
     del model.tensors[model.bias]
     assert resolve_sharing(model).output_bias is False
-
-
-# --- files ---
 
 
 @pytest.fixture
@@ -112,22 +106,19 @@ def test_options_of_the_search(folder):
     assert read_source(folder).imported.beam_size == 4
 
 
-UNSUPPORTED = [
-    ("data", {"source_tokenization": None}, "must be of the type SentencePieceTokenizer"),
-    ("data", {"target_tokenization": {"mode": "space"}}, "received None"),
-    ("data", {"source_vocabulary": "../../source.vocabulary"}, "is missing: copy all files"),
-    ("data", {"source_vocabulary": "checkpoint"}, "must begin with the lines <blank>, <s>"),
-    ("data", {"target_vocabulary": "source.model"}, "must be UTF-8"),
-    ("data", {"source_sequence_controls": {"start": True}}, "start must be false"),
-    ("data", {"target_sequence_controls": {"end": False}}, "end must be true"),
-    (None, {"params": {"beam_width": -1}}, "beam_size must be"),
-    (None, {"params": 7}, "of another form"),
-]
-
-
 def test_configurations_that_are_refused(folder):
     config = (folder / "data.yml").read_text()
-    for section, changes, message in UNSUPPORTED:
+    for section, changes, message in (
+        ("data", {"source_tokenization": None}, "must be of the type SentencePieceTokenizer"),
+        ("data", {"target_tokenization": {"mode": "space"}}, "received None"),
+        ("data", {"source_vocabulary": "../../source.vocabulary"}, "is missing: copy all files"),
+        ("data", {"source_vocabulary": "checkpoint"}, "must begin with the lines <blank>, <s>"),
+        ("data", {"target_vocabulary": "source.model"}, "must be UTF-8"),
+        ("data", {"source_sequence_controls": {"start": True}}, "start must be false"),
+        ("data", {"target_sequence_controls": {"end": False}}, "end must be true"),
+        (None, {"params": {"beam_width": -1}}, "beam_size must be"),
+        (None, {"params": 7}, "of another form"),
+    ):
         (folder / "data.yml").write_text(config)
         edit(folder, section, **changes)
         refused(folder, message)
@@ -187,9 +178,6 @@ def test_absolute_paths_of_vocabularies(folder, tmp_path):
         edit(folder, "data", **{f"{side}_tokenization": "sp.yml"})
     model = read_source(folder)
     assert model.source == model.target
-
-
-# --- descriptions, which are not executed ---
 
 
 def test_descriptions(folder, tmp_path):

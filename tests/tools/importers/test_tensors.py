@@ -28,9 +28,6 @@ def write_zip(path, entries):
     return path
 
 
-# --- pickles ---
-
-
 class Call:
     """Pickled as the call of a function, as an attacker does."""
 
@@ -80,9 +77,6 @@ def test_a_folder_with_a_pickle_that_attacks(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
-# --- views of storages ---
-
-
 def integer(value):
     return b"\x8a\x08" + struct.pack("<q", value)
 
@@ -109,9 +103,8 @@ SIZES, STRIDES = st.integers(0, 4) | st.just(1 << 40), st.integers(-2, 4) | st.j
 )
 def test_a_tensor_is_inside_its_storage(tmp_path_factory, shape, strides, offset, numbers):
     """Its numbers are those that its strides lead to; otherwise the file is corrupted."""
-    path = write_zip(
-        tmp_path_factory.mktemp("view") / "x.bin", torch_zip(shape, strides, offset, numbers)
-    )
+    path = tmp_path_factory.mktemp("view") / "x.bin"
+    write_zip(path, torch_zip(shape, strides, offset, numbers))
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     reached = [offset, offset + last]
     fits = 0 <= min(reached) and max(reached) < numbers <= 6 and min(strides) >= 0
@@ -136,9 +129,6 @@ def test_bfloat16_of_pytorch(tmp_path):
     entries["a/data/0"] = data[:-1]
     with pytest.raises(ValueError, match="is corrupted .*it is truncated"):
         read_tensors(write_zip(tmp_path / "x.bin", entries))
-
-
-# --- files ---
 
 
 @hypothesis.given(st.sampled_from(["untied", "half", "tied"]), st.floats(0, 0.999))

@@ -1,6 +1,0 @@
-"""A process that dies as native code does."""
-
-import os
-import signal
-
-os.kill(os.getpid(), signal.SIGSEGV)
