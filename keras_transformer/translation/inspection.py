@@ -138,7 +138,8 @@ def _read(translator, source, target, languages):
     rows = translator.language_rows([source], **languages)
     source_ids, empty = translator.read_source([source], rows)
     if target is None:
-        target = translator.translate_ids(source_ids, empty, languages=rows)[0][0, 0]
+        search = translator.default_search.greedy
+        target = translator.translate_ids(source_ids, empty, search, languages=rows)[0][0, 0]
     if isinstance(target, (str, bytes)):
         target_ids = translator.read_targets("target", [target], 1, end=True).to_tensor()
         return source_ids, translator.begin_target(target_ids, rows)

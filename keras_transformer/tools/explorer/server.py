@@ -293,8 +293,9 @@ def _inspect(text, prefix, k, languages, translator):
     from keras_transformer.translation.inspection import all_attention, rank_tokens
 
     source, empty = translator.read_source(text, languages)
+    search = translator.default_search.greedy
     tokens, texts, log_prob, _ = translator.translate_ids(
-        source, empty, languages=languages, prefix=prefix
+        source, empty, search, languages=languages, prefix=prefix
     )
     tokens, to_pieces = tokens[:, 0], translator.target_tokenizer.pieces
     # The token of a language is input, and nothing that the model has chosen.
@@ -322,7 +323,8 @@ def _draw(text, seeds, temperature, languages, translator):
     import tensorflow as tf
 
     every = {"top_k": tf.zeros_like(seeds, tf.int32), "top_p": tf.ones_like(temperature)}
-    return translator.best(text, languages=languages, seeds=seeds, temperature=temperature, **every)
+    every |= {"seeds": seeds, "temperature": temperature, "languages": languages}
+    return translator.best(text, translator.default_search, **every)
 
 
 def _describe_token(token, number, log_prob):
