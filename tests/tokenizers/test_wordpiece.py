@@ -33,6 +33,7 @@ def small(tmp_path_factory):
 
 
 def differing(ours, oracle, texts):
+    """The texts that ours and BERT's tokenizer cut differently."""
     theirs = [one.ids for one in oracle.encode_batch(texts, add_special_tokens=False)]
     pairs = zip(texts, ours.file_ids(ours(texts)).to_list(), theirs, strict=True)
     return [text for text, a, b in pairs if a != b]
@@ -44,8 +45,10 @@ def test_text_is_cut_as_by_bert():
     ours = kt.WordPieceTokenizer.from_vocabulary(BERT, lowercase=True)
     ids = ours("The cat slept on the couch.It was too tired to get up.")
     assert ours.vocabulary_size == 30522 and ids.numpy().min() > END
-    expected = [1996, 4937, 7771, 2006, 1996, 6411, 1012, 2009, 2001, 2205, 5458, 2000, 2131]
-    assert ours.file_ids(ids).numpy().tolist() == [*expected, 2039, 1012]
+    assert ours.file_ids(ids).numpy().tolist() == [
+        *(1996, 4937, 7771, 2006, 1996, 6411, 1012, 2009),
+        *(2001, 2205, 5458, 2000, 2131, 2039, 1012),
+    ]
     assert ours.file_ids([PAD, UNK, START, END]).numpy().tolist() == [0, 100, 101, 102]
     with gzip.open(TEXT, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")[:10_000]
@@ -71,9 +74,10 @@ def hostile_texts(count):
     def word():
         return "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, 9)))
 
-    ends = ["ΟΔΟΣ", "ab" * 60, "ж" * 101, "word" * 120]
     texts = [" ".join(word() for _ in range(draw.randint(1, 9))) for _ in range(count)]
-    return [text + draw.choice(ends) * (row % 50 == 0) for row, text in enumerate(texts)]
+    for row in range(0, count, 50):
+        texts[row] += draw.choice(["ΟΔΟΣ", "ab" * 60, "ж" * 101, "word" * 120])
+    return texts
 
 
 def has_final_sigma(text):
