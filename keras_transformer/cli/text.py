@@ -29,6 +29,13 @@ Precision = Annotated[
     "unset, that of the training, or float32 if that is as fast",
 ]
 Language = Annotated[str | None, "code, for a model that translates between several languages"]
+SAVED_MODEL = "SavedModel (its version directory, or the one above)"
+Models = Annotated[tuple[str, ...], f"run directory, several as an ensemble, or {SAVED_MODEL}"]
+Systems = Annotated[
+    tuple[str, ...],
+    f"run directory, several as an ensemble, {SAVED_MODEL}, or text file with translations, line "
+    "by line",
+]
 Source = Annotated[str, "sentences: .txt, .gz or two-column .tsv"]
 Target = Annotated[str | None, "their translations, line by line"]
 TARGET = "--target"  # for errors
@@ -36,11 +43,7 @@ WORST = {"source": "source", "reference": "target", "hypothesis": "translation"}
 
 
 def translate(
-    path: Annotated[
-        tuple[str, ...],
-        "run directory, several as an ensemble, or SavedModel (its version directory, or the one "
-        "above)",
-    ],
+    path: Models,
     /,
     prefix: Annotated[
         str | None, "text file with the prefix of each translation, line by line"
@@ -142,11 +145,7 @@ def _open_stdin():
 
 
 def evaluate(
-    path: Annotated[
-        tuple[str, ...],
-        "run directory, several as an ensemble, SavedModel (its version directory, or the one "
-        "above), or text file with translations, line by line",
-    ],
+    path: Systems,
     /,
     source: Annotated[
         str | None,

@@ -201,16 +201,7 @@ def _search_beams(step, state, batch_size, max_length, config, prefix, fixed_sha
 
 
 def _search(
-    step,
-    state,
-    batch_size,
-    max_length,
-    beam_size,
-    rank,
-    prefix,
-    fixed_shapes,
-    enough,
-    processors,
+    step, state, batch_size, max_length, beam_size, rank, prefix, fixed_shapes, enough, processors
 ):
     """Returns the N unfinished hypotheses, the N best that have ended, and the number of steps."""
 
@@ -258,11 +249,22 @@ def _search(
         state = _reorder_state(state, next_state, tf.reshape(parents, [-1]))
         return (last, alive, ended, count), state
 
-    arguments = step, state, batch_size, max_length, prefix, fixed_shapes
-    last, tokens, log_prob, state = begin(*arguments)
+    beginning = begin(step, state, batch_size, max_length, prefix, fixed_shapes)
+    outputs, start = _first_beams(beginning, beam_size, max_length if fixed_shapes else None)
+    row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
+    state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), beginning.state)
+    (_, alive, ended, _), steps = shrinking_loop(
+        running, advance, outputs, state, max_length, beam_size, fixed_shapes, start
+    )
+    return alive, ended, steps
+
+
+def _first_beams(beginning, beam_size, length):
+    """What a search starts with after its prefix, and the position; `length` is that of tokens."""
+    last, tokens, log_prob, _ = beginning
     start = tf.shape(tokens)[1]
-    if fixed_shapes:
-        tokens = tf.fill([batch_size, max_length], PAD)
+    if length is not None:
+        tokens = tf.fill([tf.shape(last)[0], length], PAD)
     last, tokens, log_prob = (
         tf.repeat(x[:, tf.newaxis], beam_size, axis=1) for x in (last, tokens, log_prob)
     )
@@ -271,13 +273,7 @@ def _search(
     lengths, never = tf.fill(tf.shape(last), start), tf.fill(tf.shape(last), NEVER)
     alive = Hypotheses(tokens, lengths, log_prob, alone)
     nothing = Hypotheses(tf.zeros_like(tokens), tf.zeros_like(lengths), never, never)
-    outputs = last, alive, nothing, tf.zeros([batch_size], tf.int32)
-    row_of_beam = tf.repeat(tf.range(batch_size), beam_size)
-    state = tf.nest.map_structure(lambda tensor: tf.gather(tensor, row_of_beam), state)
-    (_, alive, ended, _), steps = shrinking_loop(
-        running, advance, outputs, state, max_length, beam_size, fixed_shapes, start
-    )
-    return alive, ended, steps
+    return (last, alive, nothing, tf.zeros_like(lengths[:, 0])), start
 
 
 def _extend(logits, scores, alive, required, compiled):

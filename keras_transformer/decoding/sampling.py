@@ -32,9 +32,8 @@ def greedy_search(
 
     Args:
         step: Function from ids `(B,)`, position (scalar) and state to logits `(B, V)` and the next
-            state. It receives START at position 0, and fewer rows as more of them have ended. If it
-            has the attribute `takes_several`, True, as that of a model does, it is called with the
-            ids `(B, P)` that all rows begin with, and returns logits `(B, P, V)`.
+            state. It receives START at position 0, and fewer rows as more of them have ended. With
+            the attribute `takes_several`, it is also called with ids `(B, P)`, of a prefix.
         state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
         batch_size: B, an int or a scalar integer tensor; 0 is valid.
         max_length: Maximum number of steps, at least 1.
@@ -49,10 +48,9 @@ def greedy_search(
         `tokens`, int32 `(B, T)` with T ≤ `max_length`: each row up to and including its END, then
         PAD; `lengths`, int32 `(B,)`, END included; and `log_prob`, float32 `(B,)`: the sum of the
         tokens' natural-log probabilities, prefix and END included, not normalized by length, and
-        without what `logits_processors` change. A row
-        whose next token would have probability 0 (all logits of a step are -inf, or that of the
-        prefix's token) has no hypothesis: all PAD, length 0, log_prob -inf. NaN logits make
-        log_prob NaN.
+        without what `logits_processors` change. A row whose next token would have probability 0
+        (all logits of a step are -inf, or that of the prefix's token) has no hypothesis: all PAD,
+        length 0, log_prob -inf. NaN logits make log_prob NaN.
 
     Raises:
         ValueError: If `max_length` is not positive, less than P, or more than the state has room
@@ -79,8 +77,8 @@ def greedy_search(
         best = tf.reduce_min(tf.where(largest, tf.range(last + 1), last), axis=-1)
         return best, best
 
-    arguments = step, state, batch_size, max_length, choose, prefix, fixed_shapes
-    return _decode_tokens(*arguments, logits_processors)
+    how = prefix, fixed_shapes, logits_processors
+    return _decode_tokens(step, state, batch_size, max_length, choose, *how)
 
 
 def sample(
@@ -98,19 +96,16 @@ def sample(
 ) -> SearchOutputs:
     """Samples every token from the predicted distribution.
 
-    Top-p, "nucleus sampling", is Holtzman et al. (ICLR 2020), §3.1. `temperature`, `top_k`,
-    `top_p` and `seed` are numbers, or tensors `(B,)` with one for each row.
+    Top-p, "nucleus sampling", is Holtzman et al. (ICLR 2020), §3.1. The following arguments are
+    numbers, or tensors `(B,)` with one for each row; for the others, see `greedy_search`.
 
     Args:
-        step, state, batch_size, max_length, prefix, fixed_shapes, logits_processors: See
-            `greedy_search`.
         temperature: Divides the logits. Near 0, the most probable token is always chosen.
         top_k: Number of most probable tokens to sample from; 0 for all. 1 is greedy search.
         top_p: Sample from the fewest most probable tokens that have at least this share, in (0, 1],
             of the probability that remains after temperature and `top_k`.
         seed: With one number, rows are sampled independently of each other. With one for each row,
-            the sample of a row depends on its own seed only, not on the other rows. Under XLA the
-            same seed gives other numbers.
+            a sample depends on its own seed only. Under XLA the same seed gives other numbers.
 
     Returns:
         `tokens`, int32 `(B, T)`; `lengths`, int32 `(B,)`; and `log_prob`, float32 `(B,)`, see
@@ -144,8 +139,8 @@ def sample(
         rank_index = tf.minimum(rank_index, last)  # if rounding left the draw beyond all
         return tf.gather(order, rank_index, batch_dims=1), order[:, 0]
 
-    arguments = step, state, batch_size, max_length, choose, prefix, fixed_shapes
-    return _decode_tokens(*arguments, logits_processors)
+    how = prefix, fixed_shapes, logits_processors
+    return _decode_tokens(step, state, batch_size, max_length, choose, *how)
 
 
 def _check_option(name, value, batch_size):

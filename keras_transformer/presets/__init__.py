@@ -304,12 +304,8 @@ class SearchConfig:
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
     min_length: int = option(0, "minimum tokens of a translation, without its end", FROM_0)
-    no_repeat_ngram_size: int = option(
-        0, "n: no n tokens occur twice in a translation; 0: off", FROM_0
-    )
-    repetition_penalty: float = option(
-        1.0, "makes the tokens of the translation so far less probable; 1: off", PENALTY
-    )
+    no_repeat_ngram_size: int = option(0, "n: no n tokens in a row occur twice; 0: off", FROM_0)
+    repetition_penalty: float = option(1.0, "makes repetitions less probable; 1: off", PENALTY)
     # Functions that change the logits of each step, see `greedy_search`: in Python only.
     logits_processors: tuple[Callable[..., Any], ...] = option((), "functions", hidden=True)
 

@@ -236,21 +236,22 @@ class TextModel(tf.Module):
         search_all = search_by_xla if xla else search_in_slices
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
         tokens = tokens[..., num_forced:]
-        score = log_prob
+        score, texts = log_prob, self._to_texts(tokens)
         if search.beam_size > 1:
             score = ranking_score(log_prob, lengths, search.length_penalty, search.length_norm)
-        size, beam_size = tf.shape(source)[0], search.beam_size
-        texts = self.target_tokenizer.detokenize(
-            tf.reshape(tokens, [size * beam_size, tf.shape(tokens)[2]])
-        )
-        texts = tf.reshape(make_valid(texts), [size, beam_size])
-        only = tf.one_hot(tf.zeros([size], tf.int32), beam_size, 0.0, LEAST_LOG_PROB)
+        only = tf.one_hot(tf.zeros_like(lengths[:, 0]), search.beam_size, 0.0, LEAST_LOG_PROB)
         empty = empty[:, tf.newaxis]
         log_prob, score = (
             tf.where(empty, only, tf.maximum(x, LEAST_LOG_PROB)) for x in (log_prob, score)
         )
         texts = tf.where(empty | (log_prob == LEAST_LOG_PROB), "", texts)
         return tokens, texts, log_prob, score
+
+    def _to_texts(self, tokens):
+        """Texts `(B, N)` of tokens `(B, N, T)`."""
+        rows, beam_size, length = tf.unstack(tf.shape(tokens))
+        texts = self.target_tokenizer.detokenize(tf.reshape(tokens, [rows * beam_size, length]))
+        return tf.reshape(make_valid(texts), [rows, beam_size])
 
     def score_batch(
         self, text: Tensor, target: Tensor, languages: Tensor | None = None

@@ -91,13 +91,14 @@ def test_evaluate_translations_that_are_there(tmp_path):
     assert lines[:2] == ["source     b", "reference  o p q r s"]
     assert lines[2] == "hypothesis " + "x" * 90
     low, high = report["bleu_interval"]
-    assert lines[-3] == f"BLEU: {report['bleu']:.2f} (95 % interval {low:.2f} to {high:.2f})"
-    assert lines[-2].startswith(f"chrF: {report['chrf']:.2f} (95 % ")
+    assert lines[-4] == f"BLEU: {report['bleu']:.2f} (95 % interval {low:.2f} to {high:.2f})"
+    for line, name in ((lines[-3], "chrF"), (lines[-2], "TER")):
+        assert line.startswith(f"{name}: {report[name.lower()]:.2f} (95 % ")
     assert lines[-1] == "exact match: 50.0 %"
     assert any(line.startswith(f"BLEU of {second}: ") and "p = " in line for line in lines)
     assert f"signatures: {report['signature']}" in lines and "tok:none|" in report["signature"]
     lines = results(*command, "--n-bootstrap", "0")
-    assert lines[-3] == f"BLEU: {report['bleu']:.2f}"
+    assert lines[-4] == f"BLEU: {report['bleu']:.2f}"
     assert not any(
         line.startswith("source") for line in lines
     )  # what is wrong is shown when asked for
