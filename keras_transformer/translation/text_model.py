@@ -249,9 +249,9 @@ class TextModel(tf.Module):
 
     def _to_texts(self, tokens):
         """Texts `(B, N)` of tokens `(B, N, T)`."""
-        rows, beam_size, length = tf.unstack(tf.shape(tokens))
-        texts = self.target_tokenizer.detokenize(tf.reshape(tokens, [rows * beam_size, length]))
-        return tf.reshape(make_valid(texts), [rows, beam_size])
+        shape = tf.shape(tokens)
+        rows = tf.reshape(tokens, [shape[0] * shape[1], shape[2]])
+        return tf.reshape(make_valid(self.target_tokenizer.detokenize(rows)), shape[:2])
 
     def score_batch(
         self, text: Tensor, target: Tensor, languages: Tensor | None = None
