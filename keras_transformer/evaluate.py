@@ -47,12 +47,12 @@ def evaluate(
         Dict of `bleu`, `chrf`, `ter` (edits, of which there should be few), `exact_match` (all in
         percent), `bleu_interval`, `chrf_interval` and `ter_interval` (lists of low and high: the
         95 % interval around the mean of the bootstrap samples), `signature` (sacreBLEU's, of all),
-        `sentences`, `by_group` (exact match of each group,
-        worst first), `worst` (wrong translations, lowest chrF first, each a dict of source, target,
-        translation, chrf) and `lines_per_second` (tokenizing, decoding and tracing the graph
-        included; None for existing translations). With `compare` also `comparison`: a dict of the
-        same scores and intervals of the other system, with `bleu_p_value` and so on, the
-        probabilities of a difference at least as large by chance, 1 for equal scores.
+        `sentences`, `by_group` (exact match of each group, worst first), `worst` (wrong
+        translations, lowest chrF first, each a dict of source, target, translation, chrf) and
+        `lines_per_second` (tokenizing, decoding and tracing the graph included; None for existing
+        translations). With `compare` also `comparison`: a dict of the same scores and intervals of
+        the other system, with `bleu_p_value` and so on, the probabilities of a difference at least
+        as large by chance, 1 for equal scores.
 
     Raises:
         ValueError: If there are no pairs, the number of translations differs, `n_bootstrap` is

@@ -323,8 +323,8 @@ class Transformer(TokenTrainer):
         """Predicts the token that follows one more token.
 
         Args:
-            ids: The token at `position`, shape `(B,)`; START at position 0. Without a fixed length
-                of the state also those at several positions, `(B, P)`.
+            ids: The token at `position`, shape `(B,)`, START at position 0; or those at P positions
+                from there on, `(B, P)`.
             position: Python int or scalar integer tensor.
             state: The state from `initial_state` or from the previous step.
 

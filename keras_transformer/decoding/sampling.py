@@ -33,7 +33,7 @@ def greedy_search(
     Args:
         step: Function from ids `(B,)`, position (scalar) and state to logits `(B, V)` and the next
             state. It receives START at position 0, and fewer rows as more of them have ended. With
-            the attribute `takes_several`, it is also called with ids `(B, P)`, of a prefix.
+            the attribute `takes_several`, it also maps ids `(B, P)`, of a prefix, to `(B, P, V)`.
         state: The state at position 0, tensors `(B, …)`. An axis that grows has size 0 at first.
         batch_size: B, an int or a scalar integer tensor; 0 is valid.
         max_length: Maximum number of steps, at least 1.

@@ -225,8 +225,8 @@ class Decoder(Stack):
         """Computes one more position.
 
         Args:
-            x: The embedded token at `position`, shape `(B, D)`; or, with a state that grows, those
-                at P positions, `(B, P, D)`.
+            x: The embedded token at `position`, shape `(B, D)`; or those at P positions from there
+                on, `(B, P, D)`.
             position: Python int or scalar integer tensor.
             state: The state from `initial_state` or from the previous step.
 

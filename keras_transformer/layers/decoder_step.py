@@ -74,7 +74,7 @@ def initial_state(
 class DecoderStep:
     """Computes one position of a `Decoder`, with the weights that it has now.
 
-    It is called as `Decoder.step` is; without a fixed length also with x `(B, P, D)`.
+    It is called as `Decoder.step` is.
     """
 
     def __init__(self, decoder: Stack, operations: LoopOperations = ANY_LOOP) -> None:
@@ -91,7 +91,9 @@ class DecoderStep:
         past_mask, count = None, shape[1] if len(shape) == 3 else None
         num_keys = ops.shape(state["past"][0][0])[2]
         if "past_positions" in state:
-            x = _check_position(x, position, ops.shape(state["past_positions"])[1])
+            x = _check_position(x, position, num_keys)
+            if count is not None:
+                x = _check_position(x, position + count - 1, num_keys)
             past_mask = key_mask(ops.less_equal(state["past_positions"], position))
         else:
             num_keys = num_keys + (1 if count is None else count)

@@ -105,7 +105,10 @@ class Opened:
     ) -> None:
         if precision is not None:
             check_value("precision", precision, PRECISIONS)
-        path, *others = [path] if isinstance(path, (str, os.PathLike)) else path
+        paths = [path] if isinstance(path, (str, os.PathLike)) else [*path]
+        if not paths:
+            raise ValueError("Expected a run directory, or several, received none.")
+        path, *others = paths
         if not os.path.isdir(path):
             check_not_foreign(path)
             raise ValueError(f"{path} is not a directory: give a run directory or a SavedModel.")
@@ -127,7 +130,7 @@ class Opened:
         self.search = resolve_search(None, options, own)
         self.languages = languages.choose(source_language, target_language)
         self._others = [self._open_other(other) for other in others]
-        names = [os.path.realpath(one) for one in (path, *others)]
+        names = [os.path.realpath(one) for one in paths]
         for name in {name for name in names if names.count(name) > 1}:
             logger.warning(f"{name} counts {names.count(name)} times in the ensemble.")
 

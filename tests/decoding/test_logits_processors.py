@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras_transformer.decoding import beam_search, greedy_search, sample, search
 from keras_transformer.decoding.logits_processors import make_processors
 from keras_transformer.presets import SearchConfig
-from keras_transformer.special_ids import END, PAD, START
+from keras_transformer.special_ids import END, START
 from tests.support import parity
 from tests.support.toy_steps import Markov, Toy, hypotheses, reference_beam, same
 
@@ -97,7 +97,8 @@ def test_a_function_of_a_user():
 
     def without_end(logits, tokens, position):
         seen.append((tokens.numpy().tolist(), int(position)))
-        return tf.where(tf.range(logits.shape[-1]) == END, -math.inf, logits + 1.0)
+        ids = tf.range(logits.shape[-1])
+        return tf.where(ids == END, -math.inf, tf.where(ids == B, 9.0, logits))
 
     found = hypotheses(*sample(step, {}, 1, 3, logits_processors=[without_end]))
     # What the model excludes, such as B, remains so; log_prob is the model's.
@@ -125,4 +126,3 @@ def test_bad_values():
     for options in (dict(min_length=-1), dict(no_repeat_ngram_size=-1), dict(repetition_penalty=0)):
         with pytest.raises(ValueError, match=f"{[*options][0]} must be .*at least"):
             SearchConfig(**options)
-    assert PAD == 0  # stands for no token in searches with fixed shapes

@@ -47,13 +47,20 @@ def test_a_step_is_a_pass(norm, scheme, kind, policy, room, number):
     decoder.initial_state(2, room, **memory)  # builds it
     randomize(decoder)
     # Also before the first pass, with a mask that the memory carries.
-    state = decoder.initial_state(2, room, **memory)
+    first = state = decoder.initial_state(2, room, **memory)
     expected = np.array(keras.ops.cast(decoder(x, **memory), "float32"))
     for position in range(5):
         found, state = decoder.step(x[:, position], number(position), state)
         assert found.dtype == decoder.compute_dtype
         assert all(tensor.shape[0] == 2 for tensor in keras.tree.flatten(state))
         assert_close(found, expected[:, position], 2 * TOLERANCES[policy])
+    found, several = decoder.step(x[:, :2], number(0), first)
+    assert_close(found, expected[:, :2], 2 * TOLERANCES[policy])
+    found, several = decoder.step(x[:, 2:], number(2), several)
+    assert_close(found, expected[:, 2:], 2 * TOLERANCES[policy])
+    for one, other in zip(*map(keras.tree.flatten, (state, several)), strict=True):
+        one, other = (keras.ops.cast(tensor, "float32") for tensor in (one, other))
+        assert_close(one, other, 2 * TOLERANCES[policy])
 
 
 def test_a_step_beyond_the_room():
@@ -62,6 +69,8 @@ def test_a_step_beyond_the_room():
     for position in (3, np.int64(7), -1, tf.constant(3)):
         with pytest.raises(ValueError, match=r"received -?\d: create the state with a larger len"):
             decoder.step(x, position, state)
+    with pytest.raises(ValueError, match="received 3: create the state with a larger len"):
+        decoder.step(normal(1, 2, 8), 2, state)
     # Of a tensor nothing is known in a graph, and no server gets an operation that asserts.
     step = tf.function(lambda position: decoder.step(x, position, state)[0])
     graph = step.get_concrete_function(tf.TensorSpec([], tf.int32))
@@ -126,6 +135,7 @@ def test_a_changed_model(kind, tmp_path):
     for position in range(TARGET.shape[1]):
         found, state = step(TARGET[:, position], position, state)
         assert_close(found, expected[:, position])
+    assert_close(step(TARGET, 0, model.initial_state(SOURCE))[0], expected)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded.decoder.layers[0]) is type(model.decoder.layers[0])

@@ -89,6 +89,7 @@ def test_logits_are_those_of_steps_and_attention_of_the_first(models):
     model, target = Ensemble(models), np.array([[START, 4, 5, 6], [START, 6, END, 0]])
     logits, scores = model((SOURCE, target), return_attention_scores=True)
     tf.debugging.assert_near(logits, model((SOURCE, target)), atol=1e-6)
+    np.testing.assert_allclose(np.sum(np.exp(logits), axis=-1), 1.0, rtol=1e-5)
     state = model.initial_state(SOURCE)
     at_once, _ = model.make_step()(target, 0, state)
     tf.debugging.assert_near(at_once, logits, atol=1e-5)
@@ -162,6 +163,8 @@ def test_commands(runs, monkeypatch, caplog, tmp_path):
 def test_what_is_no_ensemble(models, translators, runs, tmp_path):
     with pytest.raises(ValueError, match="Expected a model or several, received none"):
         Translator([], None, None)
+    with pytest.raises(ValueError, match="Expected a run directory, or several, received none"):
+        load([])
     with pytest.raises(ValueError, match=r"same vocabularies, received models of \(9, 7\) and \(9"):
         Ensemble([models[0], Transformer(9, 8, num_layers=1, **SIZES)])
     folder = shutil.copytree(runs[1], tmp_path / "other")
