@@ -105,10 +105,11 @@ def test_search_of_an_export_is_in_its_card(tmp_path):
     (tmp_path / "saved_model.pb").touch()
     assert versions.find_exported_search(tmp_path, 5) == SearchConfig()  # without a card
     beam = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length"}
-    card = {"max_output_length": 4, "signatures": {"beam": beam | {"batchable": True}}}
+    own = {"max_output_length": 4, "min_length": 2}
+    card = own | {"signatures": {"beam": beam | {"batchable": True}}}
     reseal(tmp_path, lambda fields: fields.update(card))
-    assert versions.find_exported_search(tmp_path, 1) == SearchConfig(max_output_length=4)
-    assert versions.find_exported_search(tmp_path, 2) == SearchConfig(max_output_length=4, **beam)
+    assert versions.find_exported_search(tmp_path, 1) == SearchConfig(**own)
+    assert versions.find_exported_search(tmp_path, 2) == SearchConfig(**own, **beam)
 
 
 def test_parts_of_another_type_are_named(tmp_path):

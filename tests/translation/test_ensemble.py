@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from keras_transformer import ExportConfig, SearchConfig, Transformer, Translator, load
 from keras_transformer.decoding import search
+from keras_transformer.presets import TrainConfig
 from keras_transformer.runs import opening
+from keras_transformer.runs.run import Run
 from keras_transformer.serving.versions import describe
 from keras_transformer.special_ids import END, START
 from keras_transformer.tools.ctranslate2 import export_ctranslate2
@@ -170,6 +172,9 @@ def test_what_is_no_ensemble(models, translators, runs, tmp_path):
     folder = shutil.copytree(runs[1], tmp_path / "other")
     (folder / "target.spm").write_bytes((folder / "target.spm").read_bytes() + b"\x10\x02")
     refused(["translate", runs[0], folder], "has other vocabularies than")
+    shutil.copytree(runs[1], folder, dirs_exist_ok=True)
+    Run(folder).write_config(TrainConfig(source_end=False))
+    refused(["translate", runs[0], folder], "has other tokens around sources than")
     export = tmp_path / "1"
     export.mkdir()
     (export / "saved_model.pb").touch()

@@ -93,6 +93,24 @@ def test_the_token_of_the_target_costs_nothing(translator):
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     assert count == len(label)
     assert log_prob == pytest.approx(logits[np.arange(count), label].sum(), rel=1e-5)
+    languages = translator.language_rows([text], **CODES)
+    source = translator.read_source([text], languages)
+    _, _, found, _ = translator.translate_ids(*source, languages=languages, prefix=[label])
+    assert float(found[0, 0]) == pytest.approx(log_prob, rel=1e-5)
+
+
+def test_it_is_no_part_of_a_minimum_length(translator):
+    languages = translator.language_rows(TEXTS, **MANY)
+    source, empty = translator.read_source(TEXTS, languages)
+    suppressed = translator.model.suppressed
+    own = suppressed.numpy()
+    suppressed.assign(own + 99 * np.eye(len(own))[END])
+    try:
+        how = {"search": kt.SearchConfig(min_length=3), "languages": languages}
+        tokens, *_ = translator.translate_ids(source, empty, **how)
+    finally:
+        suppressed.assign(own)
+    assert np.all(np.argmax(tokens == END, axis=2) == 3)
 
 
 def test_prefixes_alignments_and_maps(translator):
