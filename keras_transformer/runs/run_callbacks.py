@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -221,7 +222,7 @@ class Progress(keras.callbacks.Callback):
         state = self.checkpoint.state
         best = rank(state)[0]["epoch"]
         score = state["history"][best - 1][state["monitor"]]
-        command = f"keras-transformer translate {self.checkpoint.run} < FILE"
+        command = f"keras-transformer translate {shlex.quote(str(self.checkpoint.run))} < FILE"
         text = f"best epoch {best}, {state['monitor']} {score:.4g}; to translate: {command}"
         print(text, file=sys.stderr, flush=True)
 

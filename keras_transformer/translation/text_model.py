@@ -89,7 +89,12 @@ class TextModel(tf.Module):
         # Not as attributes of a tf.Module, which would save the model a second time.
         self.__dict__.update(model=combined, card=card or {})
         self._graphs = functools.cache(_compile)
-        self.serve = tf.function(self._serve, input_signature=[TEXT], autograph=False)
+
+    @property
+    def serve(self) -> Any:
+        """The `tf.function` of an export's `serving_default`, with the languages by default."""
+        languages = tuple(self.language_rows([""])[0].tolist())
+        return self._graphs(self._serve, (TEXT,), search=self.default_search, languages=languages)
 
     @property
     def default_layer(self) -> int:
@@ -164,9 +169,8 @@ class TextModel(tf.Module):
             return target
         return tf.concat([languages[:, 1:], target], axis=1)
 
-    def _serve(self, text):
-        languages = tf.tile(self.language_rows([""]), [tf.size(text), 1])
-        return self.best(text, self.default_search, languages=languages)
+    def _serve(self, text, search, languages):
+        return self.best(text, search, languages=tf.tile([languages], [tf.size(text), 1]))
 
     def best(self, text: Tensor, search: SearchConfig, **rows: Tensor) -> dict[str, Tensor]:
         """The translations of greedy search or of sampling, `{"text": (B,), "log_prob": (B,)}`."""

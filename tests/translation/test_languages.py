@@ -145,10 +145,13 @@ def test_graphs_take_the_default_languages(nllb, translator):
     with pytest.raises(ValueError, match="4 languages: give the source_language"):
         translator.serve(TEXTS)
     fixed = kt.load(nllb)
+    fixed.languages = translator.languages.choose("eng_Latn", "fra_Latn")
+    others = fixed.serve(TEXTS)["text"]
     fixed.languages = translator.languages.choose(*CODES.values())
     # With the limits of the model's own search, as an export has them.
     expected = translator.translate(TEXTS, search=fixed.default_search.greedy, **CODES)
     assert [text.decode() for text in fixed.serve(TEXTS)["text"].numpy()] == expected
+    assert np.any(fixed.serve(TEXTS)["text"] != others)
 
 
 def test_a_model_without_languages(trained_run):
