@@ -5,6 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -56,9 +57,11 @@ def test_large_scores_and_empty_rows_stay_finite(dtype):
     x = keras.ops.cast(200 * normal(1, 4, 1, 8), dtype)  # scores beyond float16's 65504
     mask = np.ones((4, 4), bool)
     mask[2] = False
-    output, weights = kt.dot_product_attention(x / 4, x, x, mask=mask)
-    output, weights = to_numpy((output, weights))
-    assert np.isfinite(output).all() and np.isfinite(weights).all()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        output, weights = kt.dot_product_attention(x / 4, x, x, mask=mask)
+    output, weights, gradient = to_numpy((output, weights, tape.gradient(output, x)))
+    assert all(np.isfinite(values).all() for values in (output, weights, gradient))
     assert not output[0, 2].any() and not weights[0, 0, 2].any()
     np.testing.assert_allclose(weights[0, 0, [0, 1, 3]].sum(axis=-1), 1, atol=1e-2)
 

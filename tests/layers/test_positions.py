@@ -12,8 +12,7 @@ from tests.support.layer_harness import assert_close, normal, randomize
 
 D, H, K = 10, 8, 6
 X = normal(2, 9, D)
-LENGTHS = np.array([9, 5])
-PADDING = np.arange(9) < LENGTHS[:, None]  # (B, T)
+PADDING = np.arange(9) < np.array([[9], [5]])  # (B, T)
 MASK = np.tril(np.ones((9, 9), bool)) & PADDING[:, None]
 
 # Distances that occur are larger than those that are told apart.

@@ -39,7 +39,6 @@ def test_stacks_equal_the_formula(norm):
 
 
 def test_decoder_without_a_memory_is_a_causal_encoder():
-    """The same weights in the same order, and the encoder told not to look ahead."""
     decoder, encoder = build("Decoder alone", "pre"), build("Encoder", "pre")
     encoder.set_weights(decoder.get_weights())
     expected, weights = encoder(X, X_MASK, use_causal_mask=True, return_attention_scores=True)
@@ -72,15 +71,3 @@ def test_dropout_drops_every_sublayer(name, norm):
     assert np.abs(np.array(layer(**arrays)) - expected).max() > 0.1
     layer = build("FeedForward", dropout=0.999999)  # drops its inner activations
     assert_close(layer(X, training=True), np.broadcast_to(layer.get_weights()[-1], X.shape))
-
-
-def test_weights_of_the_base_model():
-    """Vaswani et al., table 3, base: 6 layers of 3.15 million and 4.2 million weights."""
-    sizes = {"d_model": 512, "num_heads": 8, "d_ff": 2048}
-    encoder, decoder = kt.EncoderLayer(**sizes), kt.DecoderLayer(**sizes)
-    encoder.build((None, None, 512))
-    decoder.build((None, None, 512), (None, None, 512))
-    attention, norm = 4 * (512 * 512 + 512), 2 * 512
-    feed_forward = 512 * 2048 + 2048 + 2048 * 512 + 512
-    assert encoder.count_params() == attention + feed_forward + 2 * norm
-    assert decoder.count_params() == 2 * attention + feed_forward + 3 * norm
