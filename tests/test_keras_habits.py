@@ -13,8 +13,6 @@ X, Y = (SOURCE, TARGET), np.roll(TARGET, -1, axis=1)
 
 @keras.saving.register_keras_serializable("tests")
 class TwoHeads(kt.Transformer):
-    """Says of each target token what follows, and of what kind that is."""
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.kind = keras.layers.Dense(3)  # set after the base has set up its own
@@ -59,31 +57,18 @@ def test_added_layers_are_trained_saved_loaded_and_exported(tmp_path):
 
 
 def test_public_classes_are_found_by_keras():
-    """By their names in saved models; in a new process: tests/layers/test_jax.py."""
     kinds = keras.Layer, keras.Loss, keras.Metric, keras.Optimizer
     kinds += (keras.optimizers.schedules.LearningRateSchedule,)
     classes = [getattr(kt, name) for name in kt.__all__]
-    classes = [x for x in classes if isinstance(x, type) and issubclass(x, kinds)]
-    bases = kt.Positions, kt.TokenTrainer
-    for kind in set(classes) - set(bases):
+    classes = {x for x in classes if isinstance(x, type) and issubclass(x, kinds)}
+    for kind in classes - {kt.Positions, kt.TokenTrainer}:
         name = f"keras_transformer>{kind.__name__}"
         assert keras.saving.get_registered_object(name) is kind
 
 
-def test_a_model_around_a_transformer(tmp_path):
-    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
-    logits = make()((source, target))
-    model = keras.Model((source, target), keras.layers.Dense(3)(logits))
-    model.save(tmp_path / "model.keras")
-    assert_close(keras.saving.load_model(tmp_path / "model.keras")(X), model(X), 1e-6)
-
-
 @pytest.mark.filterwarnings("ignore:Skipping nested container")
 def test_keras_does_not_load_a_functional_model_of_a_layer_and_its_part(tmp_path):
-    """Which is why `transformer.encoder` beside `transformer` takes a subclass.
-
-    When this fails, Keras can do it: say so in the docstring of Transformer.
-    """
+    """Once it does, the docstring of Transformer need not ask for a subclass for this."""
     layer, x = kt.FeedForward(4, 8), keras.Input((4,))
     keras.Model(x, [layer(x), layer.inner(x)]).save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="could not be loaded"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from keras_transformer.decoding import beam, beam_search, greedy_search, sample, search
 from keras_transformer.presets import GREEDY, ExportConfig, SearchConfig
 from keras_transformer.special_ids import END, PAD, START, UNK
-from tests.support.toy_steps import Markov, Toy, exhaustive, hypotheses, references, same
+from tests.support.toy_steps import Markov, Toy, hypotheses, references, same
 from tests.support.toy_translator import MAX_LENGTH, SOURCES, random_translator
 
 A, B, C, D = 4, 5, 6, 7
@@ -31,7 +31,6 @@ def found_and_steps(step, *arguments, **options):
 
 
 def found_by(step, *arguments, **options):
-    """The same of a search to the end, without the steps."""
     return found_and_steps(step, *arguments, **TO_THE_END, **options)[0]
 
 
@@ -97,12 +96,13 @@ def test_as_in_plain_python_and_each_row_as_alone(how, toy, width):
 @pytest.mark.parametrize("length_penalty, blocked", [(0.0, 0.3), (2.0, 0.0)])
 def test_wide_enough_it_finds_what_there_is(length_penalty, blocked):
     # Without dead ends, 27 ways to go on for three steps, and a beam of 30; most ids cannot come.
-    step = Toy(2, 32, 1, allowed=[END, 7, 19, 31], blocked=blocked)
+    step = Toy(2, 32, 1, blocked=blocked)
+    step.table[:, :, np.setdiff1d(np.arange(32), [END, 7, 19, 31])] = NEVER
     found = hypotheses(*beam_search(step, step.state, 2, 4, 30, length_penalty, **TO_THE_END))
-    for row in range(2):
-        every = exhaustive(functools.partial(step.log_probs, row), 4, length_penalty)
-        assert blocked or len(every) == 1 + 3 + 9 + 27 * 4
-        same([found[row]], [(every + [(-math.inf, [])] * 30)[:30]])
+    how = dict(length_penalty=length_penalty, length_norm="gnmt", **TO_THE_END)
+    every = references(step, np.zeros((2, 0)), 1000, max_length=4, **how)  # none is dropped
+    assert blocked or sum(log_prob > NEVER for log_prob, _ in every[0]) == 1 + 3 + 9 + 27 * 4
+    same(found, [row[:30] for row in every])
 
 
 # After two steps: ended with 0.5 and 0.3, alive with 0.2, of which each step leaves a quarter.
@@ -149,19 +149,16 @@ def test_what_ends_below_the_beam_is_not_counted():
     assert found_and_steps(step, 3, 2, 0.0) == ([(0.25, [END]), (0.07695, [A, A, A])], 3)
 
 
-SEARCHES = {
-    "greedy": greedy_search,
-    "sampling": functools.partial(sample, top_k=1),  # XLA draws other numbers
-    "beam": functools.partial(beam_search, beam_size=2),
-    "exact beam": functools.partial(beam_search, beam_size=3, **TO_THE_END),
+SEARCHES = {  # and whether XLA compiles it, which draws other numbers
+    "greedy": (greedy_search, True),
+    "sampling": (functools.partial(sample, top_k=1), False),
+    "beam": (functools.partial(beam_search, beam_size=2), True),
+    "exact beam": (functools.partial(beam_search, beam_size=3, **TO_THE_END), False),
 }
 
 
-@pytest.mark.parametrize(
-    "name, mode",
-    [("greedy", "XLA"), ("sampling", "graph"), ("beam", "XLA"), ("exact beam", "graph")],
-)
-def test_the_best_of_rows_with_dead_ends(name, mode):
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_best_of_rows_with_dead_ends(name):
     table = {START: {A: 0.4, B: 0.3, C: 0.2, UNK: 0.1}, B: {END: 1.0}, C: {A: 0.9, D: 0.1}}
     step = Markov(table | {UNK: dict.fromkeys(range(8), math.nan)}, 8)
     rows = [
@@ -174,8 +171,8 @@ def test_the_best_of_rows_with_dead_ends(name, mode):
         ([UNK, PAD], None),  # NaN: not lost, and only in this row
     ]
     prefix, (*expected, _) = zip(*rows, strict=True)
-    by_xla = mode == "XLA"
-    decode = functools.partial(SEARCHES[name], step, (), len(rows), 6, prefix=prefix)
+    method, by_xla = SEARCHES[name]
+    decode = functools.partial(method, step, (), len(rows), 6, prefix=prefix)
     decode = tf.function(decode, jit_compile=by_xla, autograph=False)
     found = hypotheses(*decode(fixed_shapes=by_xla), may_be_nan=True)
     *best, (log_prob, tokens) = (row[0] for row in found)
@@ -231,44 +228,37 @@ def test_only_what_a_step_changes_is_reordered():
     assert not any(state["fed"] is after["fed"] for state, after in pairs)
 
 
-CONFIGS = {
-    "greedy": GREEDY,
-    "beam": SearchConfig(beam_size=4, length_penalty=0.0),
-    "exact beam": SearchConfig(beam_size=3, **TO_THE_END),
-    "sampling": SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9),
-}
+BEAM = SearchConfig(beam_size=4, length_penalty=0.0)
 
 
 def test_each_method_is_reached():
     step = Toy(4, 8, 1, end=1.0)
     arguments = step, step.state, 4, 9
     prefix = np.array([[5, 6], [6, PAD], [PAD, PAD], [5, END]])
+    sampling = SearchConfig(sample=True, temperature=0.8, top_k=5, top_p=0.9)
+    options = dict(beam_size=3, **TO_THE_END)
+    for config, expected in (
+        (GREEDY, greedy_search(*arguments, prefix)),
+        (BEAM, beam_search(*arguments, 4, 0.0, prefix)),
+        (SearchConfig(**options), beam_search(*arguments, prefix=prefix, **options)),
+        (sampling, sample(*arguments, 0.8, 5, 0.9, 1, prefix)),
+    ):
+        assert hypotheses(*search(*arguments, config, prefix)) == hypotheses(*expected)
     seeds = tf.constant([9, 8, 7, 6])
-    expected = {
-        "greedy": greedy_search(*arguments, prefix),
-        "beam": beam_search(*arguments, 4, 0.0, prefix),
-        "exact beam": beam_search(*arguments, 3, prefix=prefix, **TO_THE_END),
-        "sampling": sample(*arguments, 0.8, 5, 0.9, 1, prefix),
-    }
-    for name, config in CONFIGS.items():
-        found = search(*arguments, config, prefix)
-        assert hypotheses(*found) == hypotheses(*expected[name]), name
-    found = search(*arguments, CONFIGS["sampling"], seeds=seeds)
+    found = search(*arguments, sampling, seeds=seeds)
     assert hypotheses(*found) == hypotheses(*sample(*arguments, 0.8, 5, 0.9, seeds))
 
 
 def test_with_a_model_under_xla():
-    """Caches with room and tokens of full width find what growing ones find; rows as alone."""
-    options = {"positions": "relative", "max_distance": 2, "suppress_ids": True}
-    options |= {"share_embeddings": "target", "output_bias": True}
-    translator = random_translator(seed=5, **options)
+    options = {"suppress_ids": True, "share_embeddings": "target", "output_bias": True}
+    translator = random_translator(seed=5, positions="relative", max_distance=2, **options)
     model, (sources, _) = translator.model, translator.read_source(tf.constant(SOURCES))
     prefix = np.full((len(SOURCES), 2), PAD)
     prefix[::2, 0] = sources[::2, 0]
 
     def decode(source, prefix, fixed_shapes):
         state = model.initial_state(source, MAX_LENGTH if fixed_shapes else None)
-        arguments = len(source), MAX_LENGTH, CONFIGS["beam"], prefix
+        arguments = len(source), MAX_LENGTH, BEAM, prefix
         step = model.make_step("xla" if fixed_shapes else "graph")
         return search(step, state, *arguments, fixed_shapes=fixed_shapes)
 

@@ -1,5 +1,6 @@
 """Prefixes: passed at once, they lead to the same as step by step."""
 
+import functools
 import math
 
 import numpy as np
@@ -35,14 +36,12 @@ def test_at_once_is_step_by_step(model, how, in_graph, monkeypatch):
     step, positions = model.make_step(), []
     state = model.initial_state(np.array([[5, 6, 7, 3], [9, 3, 0, 0], [8, 8, 3, 0]]))
 
-    def one_by_one(ids, position, state):
-        return step(ids, position, state)
-
     def several(ids, position, state):
         positions.append(ids.shape.rank)
         return step(ids, position, state)
 
     several.takes_several = True
+    one_by_one = functools.partial(step)  # which does not say so
     for prefix in PREFIXES[:2] if in_graph else PREFIXES:
         prefix = np.array(prefix, "int32")
         run = tf.function(search, autograph=False) if in_graph else search
@@ -64,18 +63,12 @@ def test_longer_than_the_maximum(model):
 
 
 def test_impossible_prefix():
-    markov = Markov({4: {4: 0.5, 5: 0.5}, 5: {5: 1.0}, 2: {4: 1.0}})
-
-    def step(ids, position, state):
-        return markov(ids, position, state)
-
+    step = Markov({4: {4: 0.5, 5: 0.5}, 5: {5: 1.0}, 2: {4: 1.0}})
     step.takes_several = True
     prefix = np.array([[4, 5, 4], [4, 5, 5]])
     for how in HOW.values():
         found = hypotheses(*search(step, {}, 2, 4, prefix=prefix, **how))
-        assert [row[0] for row in found] == [
-            (-math.inf, []),
-            (pytest.approx(math.log(0.5)), [4, 5, 5, 5]),
-        ]
+        expected = [(-math.inf, []), (pytest.approx(math.log(0.5)), [4, 5, 5, 5])]
+        assert [row[0] for row in found] == expected
     with pytest.raises(ValueError, match="ids from 4 to 6, but the vocabulary has ids from 0 to 5"):
         search(step, {}, 1, 4, prefix=np.array([[4, 6]]))

@@ -18,14 +18,11 @@ from tests.support.toy_translator import random_translator
 A, B = 4, 5
 
 
-@pytest.mark.parametrize(
-    ("offset", "dtype", "tolerance"),
-    [
-        (0.0, "float32", 1e-5),
-        (1e4, "float32", 6e-3),  # float32 holds 1e4 + log 3 to about 1e-3
-        (0.0, "bfloat16", 3e-2),
-    ],
-)
+# float32 holds 1e4 + log 3 to about 1e-3.
+PRECISIONS = [(0.0, "float32", 1e-5), (1e4, "float32", 6e-3), (0.0, "bfloat16", 3e-2)]
+
+
+@pytest.mark.parametrize("offset, dtype, tolerance", PRECISIONS)
 def test_by_hand(offset, dtype, tolerance):
     step = Markov({START: {A: 0.5, B: 0.3, END: 0.2}, A: {END: 0.6, B: 0.4}, B: {A: 0.7, B: 0.3}})
     step.logits = tf.cast(step.logits + offset, dtype)
@@ -49,11 +46,8 @@ def test_as_in_plain_python(max_length, width, **toy):
     step = Toy(4, 8, **toy)
     prefix = np.array([[6, 5, 7], [4, PAD, PAD], [PAD, PAD, PAD], [5, END, PAD]])
     prefix = prefix[:, : min(width, max_length)]
-    forced = [row[row != PAD] for row in prefix]
-    expected = [
-        [reference_greedy(functools.partial(step.log_probs, row), max_length, forced[row])]
-        for row in range(4)
-    ]
+    rows = ((functools.partial(step.log_probs, i), row[row != PAD]) for i, row in enumerate(prefix))
+    expected = [[reference_greedy(follow, max_length, forced)] for follow, forced in rows]
     for search in (greedy_search, functools.partial(sample, top_k=1)):
         found = search(step, step.state, 4, max_length, prefix=prefix)
         same(hypotheses(*found), expected)
@@ -119,7 +113,6 @@ KEPT = [
     ({"top_k": 3, "top_p": 0.76}, [4, 5]),
     ({"top_k": 3, "top_p": 0.77}, [4, 5, 6]),
     ({"temperature": 2.0}, [4, 5, 6, END, 7]),
-    ({"temperature": 0.5, "top_k": 4}, [4, 5, 6, END]),
     # At half the temperature, squares: 0.16 / (0.16 + 0.0625 + …) = 0.58 of all.
     ({"temperature": 0.5, "top_p": 0.57}, [4]),
 ]
@@ -127,7 +120,6 @@ ROWS = 4000
 
 
 def draw(rows=ROWS, **options):
-    """The first token of many rows, and their log_prob."""
     step = Markov({START: FIRST}, vocabulary_size=8)
     tokens, lengths, log_prob = sample(step, {}, rows, 1, **options)
     assert lengths.numpy().tolist() == [1] * rows
@@ -165,7 +157,6 @@ def test_options_of_each_row():
 
 
 def test_seed_of_each_row():
-    """A row draws the same beside any others, and not what a row of another seed draws."""
     step = Toy(1, 8, 3)
     seeds = tf.constant([5, 2**40 + 5, 5, 6], tf.int64)
 
@@ -197,23 +188,18 @@ SEARCHES = {
 }
 
 
-def of_another_rank(ids, position, state):
-    return tf.zeros([tf.size(ids), 1, 8]), state
-
-
 STEP = Toy(2, 8, 0)
+OF_ANOTHER_RANK = {"step": lambda ids, *_: (tf.zeros([tf.size(ids), 1, 8]), ())}
 SAMPLING, BEAM, EVERY = ["sampling"], ["beam"], list(SEARCHES)
 MISTAKES = [
     (EVERY, {"max_length": tf.constant(0)}, "max_length must be at least 1, received 0"),
     (EVERY, {"batch_size": 3}, r"batch_size=3, …\), received shape \(2,\): create it for as"),
-    (EVERY, {"batch_size": tf.constant(1)}, r"batch_size=1, …\), received shape \(2,"),
     (EVERY, {"prefix": [[5], [6], [7]]}, r"=2, .* received int32 of shape \(3, 1"),
-    (EVERY, {"prefix": [5, 6]}, r"at most max_length=5\), .* int32 of shape \(2,\)."),
     (EVERY, {"prefix": [[5.7], [6.0]]}, r"received float32 of shape \(2, 1\)."),
     (EVERY, {"prefix": tf.ragged.constant([[5], [6] * 6])}, "received int32 of shape .2, 6"),
     (EVERY, {"prefix": [[5], [-1]]}, "The prefix holds ids from -1 to 5, but the vocabulary"),
     (EVERY, {"prefix": [[8], [0]]}, "ids from 0 to 8, but the vocabulary has ids from 0 to 7"),
-    (EVERY, {"step": of_another_rank}, r"\(B, V\), received shape \(\d, 1, 8\)"),
+    (EVERY, OF_ANOTHER_RANK, r"\(B, V\), received shape \(\d, 1, 8\)"),
     (BEAM, {"beam_size": 9}, "A beam of 9 is wider than the vocabulary of 8 ids"),
     (SAMPLING, {"temperature": tf.constant([0.0, 1.0])}, "temperature must be .* received 0.0"),
     (SAMPLING, {"temperature": np.array([np.nan, 1.0])}, "temperature must be .* received nan"),
@@ -238,7 +224,6 @@ def test_mistakes(names, wrong, message):
 
 @pytest.mark.parametrize("how", SEARCHES)
 def test_arguments_of_other_types(how):
-    """Sizes as `nrows` and NumPy have them, a ragged prefix, entries of any name in the state."""
     step = Toy(2, 8, 0)
 
     def decode(rows, steps, prefix=((5, 0), (6, 7)), **state):

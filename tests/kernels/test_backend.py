@@ -1,7 +1,5 @@
 """Products: what they are, and in half precision, added up in float32 and rounded once."""
 
-import keras
-import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,56 +13,32 @@ from tests.support.layer_harness import truncates
 RANDOM = np.random.default_rng(0)
 
 
-# Projections. Few and many rows, and a kernel that is much wider than high.
-PROJECTIONS = {
-    "at once": lambda kernel, bias=None: lambda x: project(x, kernel, bias),
-    "graph": graph_projection,
-    "xla": xla_projection,  # x has two axes
-}
-CASES = [("at once", (2, 5), 4), ("graph", (5,), 4)]
-CASES += [("xla", (5,), 4), ("xla", (20,), 4), ("xla", (3,), 60)]
-
-
-@pytest.mark.parametrize("way, leading, width", CASES)
+# Parts of the product, of a width that they do not divide; and for XLA few rows, many, and a kernel
+# that is much wider than high.
+@pytest.mark.parametrize(
+    "size, parts, rows, width", [(99, 1, 2, 11), (20, 3, 20, 11), (1, 4, 3, 61)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_is_the_product_and_the_bias(way, leading, width, dtype):
-    arrays = [RANDOM.normal(size=size) for size in ((*leading, 6), (6, width), (width,))]
-    if dtype == "bfloat16":  # what the rounded numbers give, before their product is rounded
-        arrays = [array.astype(ml_dtypes.bfloat16).astype("float64") for array in arrays]
-    tensors = [ops.convert_to_tensor(array, dtype=dtype) for array in arrays]
-    x, kernel, bias = arrays
-
-    @tf.function(jit_compile=way == "xla")
-    def run(x, *weights):
-        return PROJECTIONS[way](*weights)(x), PROJECTIONS[way](weights[0])(x)
-
-    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == "float32" else dict(rtol=1e-2, atol=3e-2)
-    for found, expected in zip(run(*tensors), (x @ kernel + bias, x @ kernel), strict=True):
-        assert keras.backend.standardize_dtype(found.dtype) == dtype
-        found = ops.convert_to_numpy(ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, expected, **tolerance)
-
-
 @pytest.mark.parametrize("by_columns", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size, parts", [(1 << 20, 1), (20, 3), (1, 4)])
-def test_parts_of_a_product(size, parts, dtype, by_columns, monkeypatch):
-    """Of a width that they do not divide; all are the product itself."""
+def test_projections(by_columns, dtype, size, parts, rows, width, monkeypatch):
     monkeypatch.setattr(backend, "PART_SIZE", size)
-    x, kernel, bias = (RANDOM.integers(-3, 4, shape) for shape in ((2, 6), (6, 11), (11,)))
-    given = [ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias)]
-    given[1] = ops.transpose(given[1]) if by_columns else given[1]
-    for more, expected in ((given[2:], x @ kernel + bias), ([], x @ kernel)):
-        run = tf.function(graph_projection(given[1], *more, by_columns=by_columns))
-        found = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
-        np.testing.assert_array_equal(found, expected)  # small integers are exact
-        operations = [x.type for x in run.get_concrete_function(given[0]).graph.get_operations()]
-        assert operations.count("MatMul") == parts
-    expected = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
-    kernel = given[1]
-    run = tf.function(backend.xla_projection(kernel, by_columns=by_columns), jit_compile=True)
-    found = ops.convert_to_numpy(ops.cast(run(given[0]), "float32"))
-    np.testing.assert_array_equal(found, expected)
+    x, kernel, bias = (RANDOM.integers(-3, 4, shape) for shape in ((rows, 6), (6, width), (width,)))
+    product = x @ kernel
+    x, *weights = (ops.convert_to_tensor(array, dtype=dtype) for array in (x, kernel, bias))
+    assert_equal(project(x, *weights), product + bias)
+    weights[0] = ops.transpose(weights[0]) if by_columns else weights[0]
+    for given, expected in ((weights, product + bias), (weights[:1], product)):
+        in_graph = tf.function(graph_projection(*given, by_columns=by_columns))
+        assert_equal(in_graph(x), expected)
+        operations = in_graph.get_concrete_function(x).graph.get_operations()
+        assert [one.type for one in operations].count("MatMul") == parts
+        by_xla = tf.function(xla_projection(*given, by_columns=by_columns), jit_compile=True)
+        assert_equal(by_xla(x), expected)
+
+
+def assert_equal(found, expected):
+    """Small integers are exact."""
+    np.testing.assert_array_equal(ops.convert_to_numpy(ops.cast(found, "float32")), expected)
 
 
 # The distance of 1 to the next number.

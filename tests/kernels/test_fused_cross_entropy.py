@@ -78,7 +78,6 @@ def test_no_position_at_all():
     "dtype, matrix_dtype, tolerance", [("bfloat16", "bfloat16", 0.1), ("float16", "float32", 0.01)]
 )
 def test_half_precision(dtype, matrix_dtype, tolerance):
-    """The loss itself is float32; gradients come in the dtype of what they belong to."""
     states, matrix = tf.cast(STATES, dtype), tf.cast(tf.cast(MATRIX, dtype), matrix_dtype)
     (loss, *gradients), _ = of_states(states, matrix, 0.1)
     expected, *wanted = of_logits(tf.cast(states, "float32"), tf.cast(matrix, "float32"), 0.1)
@@ -123,7 +122,6 @@ def test_rdrop_against_float64(part):
 
 @pytest.mark.skipif(truncates(), reason="needs instructions for bfloat16")
 def test_half_precision_is_rounded_once():
-    """Its three products: logits, and both gradients."""
     ulp, ones = 2.0**-7, tf.ones([1])
 
     def run(states, matrix, labels, weights=ones):

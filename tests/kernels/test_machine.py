@@ -42,7 +42,6 @@ def test_choice(make_machine):
         (0.5, None, "mixed_bfloat16", "mixed_bfloat16"),
         (0.5, None, "float32", "float32"),  # nobody asked for less than it was trained in
         (9.0, "mixed_bfloat16", "float32", "mixed_bfloat16"),
-        (0.5, "float32", "mixed_bfloat16", "float32"),
     ):
         make_machine(slowdown)
         assert machine.choose_precision(asked, trained) == chosen
@@ -61,7 +60,6 @@ def test_what_is_slow_is_said_once_and_how_much(make_machine):
 
 
 def test_a_run_keeps_what_was_chosen(make_machine, trained_run, tmp_path):
-    """`auto` is decided once; where what it is trained in is slow, a run opens in float32."""
     auto = kt.TrainConfig(precision="auto")
     make_machine(0.5)
     adapted = _adapt_to_machine(auto, None, False, None)
@@ -93,8 +91,7 @@ def test_commands_take_a_precision(command, trained_run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "before, environment, gpus, most, expected",
     [
-        ({}, {}, [], None, (6, 1, 6)),  # every core does its own operation
-        ({}, {}, [], 6, (6, 1, 6)),
+        ({}, {}, [], 6, (6, 1, 6)),  # every core does its own operation
         ({}, {}, [], 5, (1, 0, 0)),  # many cores
         ({"intra": 3}, {}, [], None, (1, 3, 0)),
         ({"inter": 5}, {}, [], None, (1, 0, 5)),
@@ -125,7 +122,6 @@ def test_threads_that_have_started_stay_as_they_are():
 
 
 def test_parts_of_a_training(monkeypatch):
-    """As many as the cores that work apart; told how many, the cores work apart however many."""
     asked = []
     monkeypatch.setattr(machine, "configure_threads", lambda most: asked.append(most) or 3)
     for options, parts, apart in (

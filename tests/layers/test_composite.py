@@ -5,11 +5,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.support.layer_harness import CASES, build, functional, normal, randomize, to_numpy
+from tests.support.layer_harness import CASES, build, functional, randomize, to_numpy
 from tests.support.toy_translator import SIZES
 
-SOURCE = np.array([[5, 6, 7, 3], [8, 9, 3, 0]])
-TARGET, LABELS = np.array([[2, 5, 6], [2, 7, 0]]), np.array([[5, 6, 3], [7, 3, 0]])
 # Keras, of layers that it cannot quantize.
 ignore_quantize = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 
@@ -83,26 +81,9 @@ def test_the_loss_of_a_quantized_model_is_that_of_its_logits():
     model.quantize("int8")
     loss = kt.SmoothedCrossEntropy(0.0)
     model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=True)
-    found = model.fit((SOURCE, TARGET), LABELS, verbose=0).history["loss"][0]
-    np.testing.assert_allclose(found, loss(LABELS, model((SOURCE, TARGET))), rtol=1e-5)
-
-
-def test_lora_is_merged_when_saved(tmp_path):
-    model = kt.Transformer(20, 20, **SIZES)
-    model.decoder.layers[0].self_attention.query_dense.enable_lora(2)
-    loaded = saved_and_loaded(model, tmp_path)
-    assert len(loaded.trainable_variables) == len(loaded.variables) == len(model.weights) - 2
-
-
-def test_positions_of_two_layers_are_two(tmp_path):
-    positions, x = kt.DisentangledPositions(), keras.Input((None, 8))
-    layers = [kt.EncoderLayer(8, 2, 16, positions=positions), kt.Encoder(2, 8, 2, 16)]
-    layers.append(kt.MultiHeadAttention(2, 4, positions=positions))
-    y = layers[2](z := layers[1](layers[0](x)), z)
-    model = randomize(keras.Model(x, y))
-    assert len({positions, layers[0].positions, layers[2].positions}) == 3
-    loaded = saved_and_loaded(model, tmp_path)
-    np.testing.assert_array_equal(loaded(normal(1, 3, 8)), model(normal(1, 3, 8)))
+    inputs, labels = CASES["Transformer"].arrays["inputs"], np.array([[5, 6, 3, 0]] * 3)
+    found = model.fit(inputs, labels, verbose=0).history["loss"][0]
+    np.testing.assert_allclose(found, loss(labels, model(inputs)), rtol=1e-5)
 
 
 def test_what_keras_cannot_load_is_not_saved(tmp_path):

@@ -80,8 +80,6 @@ def test_a_step_beyond_the_room():
 
 @keras.saving.register_keras_serializable(package="tests")
 class DoubledAttention(kt.MultiHeadAttention):
-    """Overrides `attend`, the part that a pass and a step share."""
-
     def attend(self, query, key, value, mask=None, training=None):
         output, weights = super().attend(query, key, value, mask, training)
         return 2 * output + keras.ops.mean(query, axis=(2, 3), keepdims=True), weights
@@ -144,11 +142,8 @@ def test_a_changed_model(kind, tmp_path):
 
 @ignore_quantize
 def test_a_changed_model_in_another_precision():
-    """Own layers, LoRA and int8: as an export makes it, it answers as what is made in that one."""
-    translator, half = (
-        kt.Translator(changed(OwnTransformer, dtype=dtype), toy_tokenizer(), toy_tokenizer())
-        for dtype in ("float32", "mixed_bfloat16")
-    )
+    models = [changed(OwnTransformer, dtype=dtype) for dtype in ("float32", "mixed_bfloat16")]
+    translator, half = (kt.Translator(x, toy_tokenizer(), toy_tokenizer()) for x in models)
     twin = half.in_precision("float32")
     translator.run_eagerly = twin.run_eagerly = True
     found = twin.translate(SOURCES)

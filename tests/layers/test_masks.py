@@ -73,7 +73,6 @@ def test_carried_equals_passed(name, embedding):
 
 @pytest.mark.parametrize("name", [*INPUTS, "FeedForward"])
 def test_mask_is_carried_on(name, embedding):
-    """A layer that follows, here an average over the positions, leaves the padding out."""
     inputs = INPUTS.get(name, {"x": SOURCE})
     outputs = build(name)(**{key: embedding(ids) for key, ids in inputs.items()})
     average = keras.layers.GlobalAveragePooling1D()(outputs)

@@ -87,7 +87,6 @@ def test_neighbours_stay_apart_in_half_precision():
 
 @pytest.mark.parametrize("policy", TOLERANCES)
 def test_logits_are_the_transposed_embedding(policy):
-    """Of tensors of any rank, without a mask; and a bias is added."""
     table, x, bias = normal(9, 8), normal(2, 3, 8, seed=1), normal(9, seed=2)
     layer = embedding(table, dtype=policy, output_bias=True)
     layer.output_bias.assign(bias)
@@ -101,7 +100,6 @@ def test_logits_are_the_transposed_embedding(policy):
 
 
 def test_logits_of_a_functional_model_follow_the_embedding(tmp_path):
-    """One matrix, however it changes, also in what is saved."""
     ids = keras.Input((None,), dtype="int32")
     layer = kt.PositionalEmbedding(9, 8)
     model = keras.Model(ids, layer.logits(keras.layers.Dense(8)(layer(ids))))

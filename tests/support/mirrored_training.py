@@ -1,9 +1,6 @@
-"""What needs replicas, in a process of its own: logical devices come before TensorFlow starts.
+"""What needs replicas, in a process of its own: its tasks are the functions in `TASKS`.
 
-    python tests/support/mirrored_training.py 2 '[["compare", {"rows": [7, 1]}], ["canary", {}]]'
-
-The number of replicas, one a process, and tasks: functions below, with their arguments. It prints
-what they return, as JSON.
+python tests/support/mirrored_training.py 2 '[["compare", {"rows": [7, 1]}], ["canary", {}]]'
 """
 
 import functools
@@ -15,6 +12,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
@@ -41,9 +39,9 @@ def make_dataset(rows_of_batches, weighted):
     made = functools.partial(batches, rows_of_batches)
     dataset = tf.data.Dataset.from_generator(made, output_signature=(ids, ids))
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(rows_of_batches)))
-    if not weighted:
-        return dataset
-    return dataset.map(lambda x, y: (x, y, tf.cast(y % 3 + 1, tf.float32)))
+    if weighted:
+        dataset = dataset.map(lambda x, y: (x, y, tf.cast(y % 3 + 1, tf.float32)))
+    return dataset
 
 
 def run(strategy, rows, precision, recipe):
@@ -70,33 +68,23 @@ def run(strategy, rows, precision, recipe):
 
 
 def compare(strategy, rows, recipe, precision="float32"):
-    """What one device comes to, and what the replicas do.
-
-    Recipes: "adam" (accumulation, clipping, weight decay, a running mean), "rdrop" or "weights"
-    (sample weights, which the fused loss does not take).
-    """
+    """What one device comes to, and what the replicas do; "weights" has sample weights."""
     one = tf.distribute.OneDeviceStrategy("CPU:0")
     return [run(devices, rows, precision, recipe) for devices in (one, strategy)]
 
 
 def canary(strategy):
-    """What Keras' own model says to an odd first batch on two replicas, what ours says to a model
-    that was created outside the scope, and `averages`."""
+    """What Keras says to an odd first batch, what ours to a model made outside, and `averages`."""
     with strategy.scope():
-        model, odd = keras.Sequential([keras.layers.Dense(1)]), None
-        try:
-            model.compile("sgd", "mse")
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError)) as odd:
             model.fit(np.ones((3, 2)), np.ones((3, 1)), batch_size=3, verbose=0)
-        except (tf.errors.InvalidArgumentError, ValueError) as error:
-            odd = str(error)
-    model, outside = Tagger(), None
+    model = Tagger()
     model(np.ones((2, 3)))
-    try:
-        with strategy.scope():
-            model.compile("sgd", "mse")
-    except ValueError as error:
-        outside = str(error)
-    return odd, outside, averages(strategy)
+    with strategy.scope(), pytest.raises(ValueError) as outside:
+        model.compile("sgd", "mse")
+    return str(odd.value), str(outside.value), averages(strategy)
 
 
 def averages(strategy):

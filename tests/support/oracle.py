@@ -1,7 +1,6 @@
-"""The formulas of "Attention Is All You Need" in float64 NumPy, transcribed as they stand.
+"""The formulas of "Attention Is All You Need" in float64 NumPy, slow and literal on purpose.
 
-Slow and literal on purpose: one sentence and one head at a time. A function that takes a layer
-reads its weights only. A mask is True where a query may attend.
+A function that takes a layer reads its weights only. A mask is True where a query may attend.
 """
 
 import math
@@ -38,27 +37,28 @@ def attention(query, key, value, mask=None, scores=None, of_values=0.0):
     return weights @ value + (weights[..., None] * of_values).sum(axis=1), weights
 
 
-def multi_head(layer, query, value, key=None, mask=None):
+def dense(layer):
+    """The kernel and the bias of a projection."""
+    kernel, *bias = weights_of(layer)
+    return kernel, bias[0] if bias else np.zeros(kernel.shape[1:])
+
+
+def multi_head(layer, query, value, mask=None):
     """Concat(head₁ … head_H)·W^O, and the weights (B, H, T, S); mask (B, T, S) or (B, H, T, S)."""
-    key = value if key is None else key
-    kernels = []
-    for name in ("query", "key", "value", "output"):
-        kernel, *bias = map(to_64, getattr(layer, f"{name}_dense").get_weights())
-        kernels += [kernel, bias[0] if bias else np.zeros(kernel.shape[1:])]
-    *inner, output_kernel, output_bias = kernels
+    inner = [dense(x) for x in (layer.query_dense, layer.key_dense, layer.value_dense)]
+    output_kernel, output_bias = dense(layer.output_dense)
     scheme = SCHEMES.get(type(layer.positions).__name__)
     outputs, weights = [], []
     for row in range(len(query)):
         heads = []
-        for head in range(inner[0].shape[1]):
-            sides = zip((query, key, value), inner[0::2], inner[1::2], strict=True)
-            projected = [to_64(x[row]) @ kernel[:, head] + bias[head] for x, kernel, bias in sides]
+        for head in range(layer.num_heads):
+            sides = zip((query, value, value), inner, strict=True)
+            projected = [to_64(x[row]) @ w[:, head] + b[head] for x, (w, b) in sides]
             own = mask if mask is None else mask[row, head] if mask.ndim == 4 else mask[row]
             relative = scheme(layer.positions, head, *projected[:2]) if scheme else ()
             heads.append(attention(*projected, own, *relative))
         concat = np.concatenate([output for output, _ in heads], axis=-1)
-        output_kernel = output_kernel.reshape(concat.shape[-1], -1)
-        outputs.append(concat @ output_kernel + output_bias.reshape(-1))
+        outputs.append(concat @ output_kernel.reshape(concat.shape[-1], -1) + output_bias.ravel())
         weights.append([own for _, own in heads])
     return np.array(outputs), np.array(weights)
 
@@ -86,12 +86,11 @@ def block(layer, x, *attentions):
             return x + function(layer_norm(norm, x))
         return layer_norm(norm, x + function(x))
 
+    def attend(attention, memory, mask):
+        return lambda y: multi_head(attention, y, y if memory is None else memory, mask)[0]
+
     for attention, norm, memory, mask in attentions:
-
-        def attend(y, attention=attention, memory=memory, mask=mask):
-            return multi_head(attention, y, y if memory is None else memory, mask=mask)[0]
-
-        x = sublayer(x, norm, attend)
+        x = sublayer(x, norm, attend(attention, memory, mask))
     return sublayer(x, layer.feed_forward_norm, lambda y: feed_forward(layer.feed_forward, y))
 
 
@@ -124,12 +123,9 @@ def decoder(stack, x, memory, x_mask, memory_mask):
 
 def positions(length, d_model, start=0):
     """PE(p, 2i) = sin(p / 10000^(2i/D)) and PE(p, 2i+1) = cos(p / 10000^(2i/D))."""
-    result = np.zeros((length, d_model))
-    for i in range(d_model // 2):
-        angles = np.arange(start, start + length) / 10000 ** (2 * i / d_model)
-        result[:, 2 * i] = np.sin(angles)
-        result[:, 2 * i + 1] = np.cos(angles)
-    return result
+    p = np.arange(start, start + length)[:, None]
+    angles = p / 10000 ** (np.arange(0, d_model, 2) / d_model)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
 
 
 def embed(table, ids, position_table=None):
@@ -218,20 +214,14 @@ def bucket(distance, num_buckets, max_distance, bidirectional):
 
 
 def rotary(positions, head, query, key):
-    """RoFormer, equations 14 to 16: pairs of entries turned by p·10000^(-2i/K)."""
+    """RoFormer, equations 12 to 16: pairs of entries, as complex numbers, turned by p·θ_i."""
 
-    def turned(vector, position):
-        result = np.zeros_like(vector)
-        for i in range(len(vector) // 2):
-            angle = position * 10000 ** (-2 * i / len(vector))
-            sine, cosine = math.sin(angle), math.cos(angle)
-            x, y = vector[2 * i : 2 * i + 2]
-            result[2 * i : 2 * i + 2] = x * cosine - y * sine, y * cosine + x * sine
-        return result
+    def turned(x):
+        angles = np.arange(len(x))[:, None] / 10000 ** (np.arange(0, x.shape[1], 2) / x.shape[1])
+        return (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angles)
 
-    queries, keys = (np.array([turned(x, p) for p, x in enumerate(side)]) for side in (query, key))
-    scores = queries @ keys.T / math.sqrt(query.shape[1])
-    return scores, 0.0
+    scores = (turned(query) @ turned(key).conj().T).real
+    return scores / math.sqrt(query.shape[1]), 0.0
 
 
 def disentangled(positions, head, query, key):

@@ -1,7 +1,4 @@
-"""A translator without a Transformer: what the export needs, small enough to trace in a second.
-
-It has real SentencePiece ops and a variable. Each of the other classes breaks one rule of serving.
-"""
+"""A translator without a Transformer, traced in a second; the others break a rule of serving."""
 
 import functools
 

@@ -14,7 +14,7 @@ STATES = 997
 class Toy:
     """Logits at random of the row and of all that was fed: states that grow, change and stay."""
 
-    def __init__(self, rows, vocabulary_size, seed, allowed=None, end=0.0, blocked=0.0):
+    def __init__(self, rows, vocabulary_size, seed, end=0.0, blocked=0.0):
         """`blocked` is the share of logits that are -inf; as often, all logits of a step are."""
         random = np.random.default_rng(seed)
         table = random.normal(0, 2, (rows, STATES, vocabulary_size))
@@ -22,8 +22,6 @@ class Toy:
         if blocked:
             table[random.random(table.shape) < blocked] = -np.inf
             table[random.random(table.shape[:2]) < blocked] = -np.inf
-        if allowed is not None:
-            table[:, :, np.setdiff1d(np.arange(vocabulary_size), allowed)] = -np.inf
         self.table = table.astype("float32")
         self.calls = tf.Variable(0)
         self.state = self.initial_state(tf.range(rows))
@@ -120,22 +118,6 @@ def references(step, prefix, beam_size, **how):
         found = reference_beam(follow, beam_size=beam_size, prefix=forced, **how)
         rows.append(found + [(-np.inf, [])] * (beam_size - len(found)))
     return rows
-
-
-def exhaustive(log_probs, max_length, length_penalty):
-    """All there is, best first: (log_prob, tokens)."""
-    found, open_ones = [], [(0.0, [])]
-    for position in range(max_length):
-        longer = [
-            (log_prob + gain, [*tokens, token])
-            for log_prob, tokens in open_ones
-            for token, gain in enumerate(log_probs(tokens))
-            if gain > -np.inf
-        ]
-        last = position == max_length - 1
-        found += [h for h in longer if last or h[1][-1] == END]
-        open_ones = [h for h in longer if h[1][-1] != END]
-    return sorted(found, key=lambda h: -score(h[0], len(h[1]), length_penalty))
 
 
 def hypotheses(tokens, lengths, log_prob, may_be_nan=False):

@@ -1,7 +1,4 @@
-"""Small real translators: one that has half learned to write letters as capitals, and random ones.
-
-Half learned is best here: what it answers depends on the source, and ends sooner or later.
-"""
+"""Small real translators: one that has half learned to write capitals, and random ones."""
 
 import functools
 
@@ -44,10 +41,7 @@ def trained_translator():
 
 
 def random_translator(*tokenizers, seed=0, deviation=0.4, **options):
-    """A translator with weights at random, large enough for its answers to differ.
-
-    Its tokenizers are those of the source and of the target, one for both, or that of the toy.
-    """
+    """Weights are so large that answers differ. Tokenizers: of both sides, or one, or the toy's."""
     first, *others = tokenizers or [toy_tokenizer()]
     sides = first, others[0] if others else first
     model = kt.Transformer(*(side.vocabulary_size for side in sides), **(SIZES | options))

@@ -1,12 +1,4 @@
-"""Trains on the workers that TF_CONFIG names, or without it on one device; prints what comes out.
-
-    python tests/support/workers_training.py '[{"recipe": "rdrop"}, {"recipe": "adam"}]'
-
-A line of JSON each for what workers tell each other, if there are several, and for each training:
-`recipe`, "rdrop" or "adam", maybe followed by a precision;
-`points`, a directory to which it is saved every third update; `die`, the number of the update after
-which this process kills itself.
-"""
+"""Trains on the workers that TF_CONFIG names, or without it on one device; prints lines of JSON."""
 
 import json
 import os
@@ -17,22 +9,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
+from keras_transformer.training import distribution  # noqa: E402
 from keras_transformer.training.cluster import joined_cluster  # noqa: E402
-from keras_transformer.training.distribution import (
-    broadcast_from_chief,
-    check_equal,
-    gather_from_workers,
-)  # noqa: E402
 from tests.support.numbered_pairs import numbers  # noqa: E402
 from tests.training.test_gradients import Small  # noqa: E402
 
 
 class OfTargets(Small):
-    """Reads the target only."""
-
     fused_loss = True
 
     def softmax_inputs(self, inputs, training=None):
@@ -58,6 +45,7 @@ def recipe_of(name):
 
 
 def train(strategy, recipe, points=None, die=None):
+    """`points`: a directory to save to; `die`: the update after which this process kills itself."""
     recipe, _, precision = recipe.partition(" ")
     keras.config.set_dtype_policy(precision or "float32")
     keras.utils.set_random_seed(3)
@@ -93,16 +81,13 @@ def train(strategy, recipe, points=None, die=None):
 def talk(strategy):
     """What workers get to hear of each other, where each says something else."""
     index = joined_cluster().index
-    said = None
-    try:
-        check_equal(strategy, "texts", f"of {index}")
-    except ValueError as error:
-        said = str(error)
-    check_equal(strategy, "texts", "of all")
+    with pytest.raises(ValueError) as said:
+        distribution.check_equal(strategy, "texts", f"of {index}")
+    distribution.check_equal(strategy, "texts", "of all")
     return {
-        "said": said,
-        "agreed": broadcast_from_chief(strategy, {"x": 3.5 - index, "y": index + 1}),
-        "gathered": gather_from_workers(strategy, np.array([index, 7.0])).tolist(),
+        "said": str(said.value),
+        "agreed": distribution.broadcast_from_chief(strategy, {"x": 3.5 - index, "y": index + 1}),
+        "gathered": distribution.gather_from_workers(strategy, np.array([index, 7.0])).tolist(),
     }
 
 

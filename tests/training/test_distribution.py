@@ -26,8 +26,8 @@ TOLERANCES = {"float32": 1e-5, "mixed_float16": 5e-3}  # DESIGN, §3
 WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
 
 
-def cluster_of(text):
-    return read_cluster({"TF_CONFIG": text if isinstance(text, str) else json.dumps(text)})
+def cluster_of(config):
+    return read_cluster({"TF_CONFIG": json.dumps(config)})
 
 
 OPTIONS = {"rows": [7, 1], "recipe": "adam"}
@@ -46,18 +46,20 @@ def two():
     return on_replicas(2, ("compare", OPTIONS), ("canary", {}))
 
 
+def assert_same(one, several, precision="float32"):
+    assert one.pop("replicas") == 1 < several.pop("replicas")
+    tf.nest.assert_same_structure(one, several)
+    for name, values in one.items():
+        tolerance = (10 if name == "logits" else 1) * TOLERANCES[precision]
+        pair = tf.nest.flatten(several[name]), tf.nest.flatten(values)
+        np.testing.assert_allclose(*pair, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
 def assert_replicas_equal_one_device(answer, rows, recipe, precision="float32"):
     """First batches of any number of rows; last ones that leave replicas without a row."""
-    one, several = answer
-    tolerance = TOLERANCES[precision]
-    assert one["replicas"] == 1 < several["replicas"]
-    assert one["steps"] == several["steps"] == len(rows)
-    np.testing.assert_allclose(several["weights"], one["weights"], rtol=0, atol=tolerance)
-    np.testing.assert_allclose(several["logits"], one["logits"], rtol=0, atol=10 * tolerance)
-    assert one["history"].keys() == several["history"].keys()
-    assert {"loss", "val_loss", "accuracy", "before_loss"} <= set(one["history"])
-    for name, values in one["history"].items():
-        np.testing.assert_allclose(several["history"][name], values, rtol=tolerance, atol=tolerance)
+    assert_same(*answer, precision)
+    assert answer[0]["steps"] == len(rows)
+    assert {"loss", "val_loss", "accuracy", "before_loss"} <= set(answer[0]["history"])
 
 
 def test_two_replicas_equal_one_device(two):
@@ -104,7 +106,7 @@ def test_strategies_that_cannot_be_made(monkeypatch):
 
 
 def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
-    assert read_cluster({}) is None is cluster_of(" ")
+    assert read_cluster({}) is None is read_cluster({"TF_CONFIG": " "})
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
     operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
     roles = [("chief", 0), ("worker", 0), ("worker", 1)]
@@ -112,16 +114,11 @@ def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
         cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
         assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
         assert cluster.is_chief == (number == 0)
-    for text in (
-        "workers",
-        "[]",
-        {"cluster": {"worker": ["a:1"]}},
-        WORKERS | {"task": {"type": "evaluator", "index": 0}},
-        WORKERS | {"task": {"type": "worker", "index": 2}},
-        WORKERS | {"cluster": {"worker": ["a", "b:2"]}},
-    ):
+    missing, address = {"type": "worker", "index": 2}, {"worker": ["a", "b:2"]}
+    bad = [], {"cluster": {}}, WORKERS | {"task": missing}, WORKERS | {"cluster": address}
+    for text in ("workers", *map(json.dumps, bad)):
         with pytest.raises(ValueError, match="TF_CONFIG must be the JSON of a cluster with the"):
-            cluster_of(text)
+            read_cluster({"TF_CONFIG": text})
 
 
 def test_a_worker_that_never_comes():
@@ -162,12 +159,9 @@ def test_a_worker_that_hangs_is_killed():
 
 def test_a_workers_replicas_take_its_rows_in_turns():
     ids = tf.constant([[1, 2], [3, 4], [5, 6], [7, 0], [8, 0]])
-    one, two, three = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
-    assert [part[1].numpy().tolist() for part in (one, two, three)] == [
-        [[1, 2], [7, 0]],
-        [[3, 4], [8, 0]],
-        [[5, 6]],
-    ]
+    parts = split_for_replicas(tf.data.Dataset.from_tensors(((ids, ids), ids)), 3)
+    found = [labels.numpy().tolist() for _, labels in parts]
+    assert found == [[[1, 2], [7, 0]], [[3, 4], [8, 0]], [[5, 6]]]
     _, last = split_for_replicas(tf.data.Dataset.from_tensors(((ids[:1], ids[:1]), ids[:1])), 2)
     assert [x.numpy().tolist() for x in tf.nest.flatten(last)] == [[[0, 0]]] * 3
 
@@ -181,7 +175,7 @@ def free_ports(count):
 @contextlib.contextmanager
 def started(*trainings):
     """Processes that train together, each with trainings of its own; one alone is no worker."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(trainings))]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(len(trainings))]}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment.pop("TF_CONFIG", None)
@@ -190,8 +184,7 @@ def started(*trainings):
         for index, mine in enumerate(trainings):
             if len(trainings) > 1:
                 task = {"type": "worker", "index": index}
-                config = {"cluster": {"worker": addresses}, "task": task}
-                environment["TF_CONFIG"] = json.dumps(config)
+                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
             command = [sys.executable, PROGRAM, json.dumps(mine)]
             process = child_process.running(command, env=environment, **pipes)
             processes.append(stack.enter_context(process))
@@ -206,23 +199,11 @@ def results(*trainings):
     return [list(map(json.loads, output.splitlines())) for output, _ in outputs]
 
 
-def assert_equal(one, two, tolerance):
-    for part in ("history", "evaluated", "last_step"):
-        for name, values in one[part].items():
-            np.testing.assert_allclose(two[part][name], values, rtol=tolerance, err_msg=name)
-    for weights in zip(one["weights"], two["weights"], strict=True):
-        np.testing.assert_allclose(*weights, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(two["logits"], one["logits"], rtol=0, atol=10 * tolerance)
-
-
 @pytest.mark.parametrize(
     "dead", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.ordeal)]
 )
 def test_two_workers_equal_one_device_though_one_dies(dead, tmp_path):
-    """The chief after eight updates, the other one after any number: its peer ends by itself.
-
-    Started again, they come to what they would have.
-    """
+    """Its peer ends by itself; started again, they come to what they would have."""
     last = 8 if dead == 0 else random.randrange(1, 10)  # an epoch's history is not saved
     (tmp_path / "points").mkdir()  # before there is one
     rdrop, adam = {"recipe": "rdrop mixed_float16"}, {"recipe": "adam"}
@@ -241,8 +222,7 @@ def test_two_workers_equal_one_device_though_one_dies(dead, tmp_path):
     assert talk["agreed"] == {"x": 3.5, "y": 1.0} and talk["gathered"] == [[0, 7], [1, 7]]
     said = r"The texts of worker 1 \(127.0.0.1:\d+\) differ from those of the chief \(127"
     assert re.match(said, talk["said"])
-    assert (rdrop_alone["replicas"], rdrop_together["replicas"]) == (1, 2)
-    assert_equal(rdrop_alone, rdrop_together, TOLERANCES["mixed_float16"])
+    assert_same(rdrop_alone, rdrop_together, "mixed_float16")
     (_, resumed), (_, again) = results([adam], [adam])
     assert resumed == again
-    assert_equal(adam_alone, resumed, TOLERANCES["float32"])
+    assert_same(adam_alone, resumed)

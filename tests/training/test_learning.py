@@ -29,7 +29,6 @@ def test_one_batch_is_learned_by_heart():
 
 @pytest.mark.slow
 def test_100_pairs_are_learned_by_heart(tmp_path):
-    """From files to 95 BLEU within 400 updates, with a greedy search and with a beam."""
     # Random words on both sides: nothing about a target can be guessed.
     files = write_text(tmp_path, 100, seed=3, words=80, length=5)
     sizes = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0, max_length=64)

@@ -12,28 +12,22 @@ import keras_transformer as kt
 COOLDOWN = {"cooldown_steps": 4, "total_steps": 10}
 
 
-def means_of(momentum, values):
-    """What the optimizer keeps as the mean of a weight that takes these values."""
-    weight = keras.Variable([0.0])
-    optimizer = kt.EMAAdam(1e-3, use_ema=True, ema_momentum=momentum)
-    optimizer.build([weight])
-    means = []
-    for value in values:
-        weight.assign([value])
-        # Adam leaves a weight without a gradient alone, and the mean follows what it is.
-        optimizer.apply([np.zeros(1, "float32")], [weight])
-        assert weight.numpy()[0] == value
-        means.append(float(optimizer._model_variables_moving_average[0].numpy()[0]))
-    return means
-
-
 def test_momentum_grows_from_nothing_to_what_was_asked_for():
     # After the update number t from 0: Keras starts with the weight itself, and from then on the
     # momentum is (1 + t) / (10 + t): 2/11 and 3/12.
     second = 2 / 11 * 5.0 + 9 / 11 * 7.0
     third = 3 / 12 * second + 9 / 12 * 4.0
-    assert means_of(0.99, [5.0, 7.0, 4.0]) == pytest.approx([5.0, second, third], rel=1e-6)
-    assert means_of(0.1, [5.0, 7.0, 4.0]) == pytest.approx([5.0, 6.8, 4.28], rel=1e-6)
+    for momentum, expected in ((0.99, [5.0, second, third]), (0.1, [5.0, 6.8, 4.28])):
+        weight, means = keras.Variable([0.0]), []
+        optimizer = kt.EMAAdam(1e-3, use_ema=True, ema_momentum=momentum)
+        optimizer.build([weight])
+        for value in (5.0, 7.0, 4.0):
+            weight.assign([value])
+            # Adam leaves a weight without a gradient alone, and the mean follows what it is.
+            optimizer.apply([np.zeros(1, "float32")], [weight])
+            assert weight.numpy()[0] == value
+            means.append(float(optimizer._model_variables_moving_average[0].numpy()[0]))
+        assert means == pytest.approx(expected, rel=1e-6)
 
 
 def test_configuration_round_trip():
@@ -96,13 +90,6 @@ def test_one_operation_for_each_variable():
     assert kinds.count("ResourceApplyAdam") == 3
     assert kinds.count("Pow") == 2  # what all weights share is computed once
     assert "Sqrt" not in kinds
-
-
-def test_rows_that_occur_several_times_make_one_gradient():
-    rows = tf.IndexedSlices(tf.ones((3, 4)), [1, 1, 4], (6, 4))
-    both, start = (rows, tf.zeros((6, 4)) + rows), np.zeros((6, 4), "float32")
-    steps = (updates(kt.EMAAdam, [x], start) for x in both)
-    np.testing.assert_array_equal(*steps)
 
 
 def test_equation_3():
@@ -170,16 +157,13 @@ def fit(model, values, steps=4):
     return model.fit(dataset, callbacks=[setting, kt.StopOnDivergence()], **options).history
 
 
+SLICES = {"accumulation_steps": 2, "parallel": 2, "clip_norm": 1.0}
+
+
 @pytest.mark.parametrize(
-    "value, options",
-    [
-        (np.nan, {"jit_compile": True}),
-        (0.0, {"run_eagerly": True}),
-        (0.0, {"accumulation_steps": 2, "parallel": 2, "clip_norm": 1.0}),
-    ],
+    "value, options", [(np.nan, {"jit_compile": True}), (0.0, {"run_eagerly": True}), (0.0, SLICES)]
 )
 def test_the_step_is_named(value, options):
-    """Also where the gradient alone is not finite: the loss is the same for any w."""
     model = compiled(**options)
     with pytest.raises(FloatingPointError) as caught:
         fit(model, {7: value})
@@ -188,7 +172,6 @@ def test_the_step_is_named(value, options):
 
 
 def test_a_validation_loss():
-    """Of weights that no step of training has met."""
     model, spoil = compiled(run_eagerly=True), keras.callbacks.Callback()
     spoil.on_train_batch_end = lambda batch, logs: model.w.assign(np.nan)
     options = dict(validation_data=(IDS, IDS), callbacks=[spoil, kt.StopOnDivergence()], verbose=0)

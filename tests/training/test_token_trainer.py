@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from tests.support.layer_harness import randomize
-from tests.training.test_gradients import Small, batch, distance, logs_of, update
+from tests.training.test_gradients import Small, assert_same, batch, distance, logs_of, update
 
 V = 20
 INPUTS, Y = batch(5)
@@ -23,8 +23,6 @@ def small_model(share="none", **options):
 
 
 class Tagger(kt.TokenTrainer):
-    """A model of a user's own, whose outputs may carry the mask of its inputs."""
-
     def __init__(self, mask_zero=False):
         super().__init__()
         self.embedding = keras.layers.Embedding(V, 8, mask_zero=mask_zero)
@@ -112,19 +110,19 @@ def test_other_losses_are_those_of_keras(make):
     assert distance(weights, others) < 1e-6 < distance(weights, before)
 
 
-@pytest.mark.parametrize(
-    "reduction, weight, times",
-    [("mean_with_sample_weight", 3.0, 3.0), ("sum", None, np.count_nonzero(Y))],
-)
-def test_weights_and_reductions_of_the_loss(reduction, weight, times):
+def test_weights_and_reductions_of_the_loss():
     """Only the usual mean has a fused loss."""
     model, data = Small(), (tf.constant(X), tf.constant(Y))
-    loss = kt.SmoothedCrossEntropy(0.1, reduction=reduction)
-    model.compile("sgd", loss, loss_weights=weight)
-    expected = times * kt.SmoothedCrossEntropy(0.1)(Y, model(X)) + sum(model.losses)
-    for step in (model.test_step, model.train_step):
-        assert logs_of(step, data)["loss"] == pytest.approx(float(expected), rel=1e-5)
-        model.reset_metrics()
+    model.build()
+    for options, times, weight in (
+        ({}, 3.0, 3.0),
+        ({"reduction": "sum"}, np.count_nonzero(Y), None),
+    ):
+        model.compile("sgd", kt.SmoothedCrossEntropy(0.1, **options), loss_weights=weight)
+        for step in (model.test_step, model.train_step):
+            expected = times * kt.SmoothedCrossEntropy(0.1)(Y, model(X)) + sum(model.losses)
+            assert logs_of(step, data)["loss"] == pytest.approx(float(expected), rel=1e-5)
+            model.reset_metrics()
 
 
 def test_other_metrics_see_each_row_once():
@@ -141,13 +139,10 @@ def test_a_mask_of_the_outputs_does_not_change_which_labels_count():
     for mask_zero, steps in ((False, 1), (True, 1), (True, 2)):
         keras.utils.set_random_seed(2)
         found.append(update(Tagger(mask_zero), (shifted, Y), accumulation_steps=steps))
-    for other in found[1:]:
-        assert found[0][1] == pytest.approx(other[1], rel=1e-5)
-        assert distance(found[0][2], other[2]) < 1e-6
+        assert_same(found[-1], found[0], 1e-6)
 
 
 def test_compile_arguments_are_saved_with_the_model(tmp_path):
-    """But not what belongs to the machine."""
     model = small_model()
     options = dict(clip_norm=0.5, accumulation_steps=2, fused_loss=False, rdrop=0.5)
     update(model, (INPUTS, Y), optimizer=keras.optimizers.Adam(0.1), parallel=3, **options)
@@ -164,12 +159,9 @@ def test_compile_arguments_are_saved_with_the_model(tmp_path):
     assert distance(model.get_weights(), loaded.get_weights()) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("of_file", "of_model"), [({"num_layers": 3, "norm": "pre"}, {}), ({}, {"share": "target"})]
-)
+@pytest.mark.parametrize("of_file, of_model", [({"num_layers": 3}, {}), ({}, {"share": "target"})])
 def test_weights_of_more_layers_are_refused(of_file, of_model, tmp_path):
     larger = randomize(small_model(**of_file))
-    larger.compile("adam", kt.SmoothedCrossEntropy(), jit_compile=False)
     larger.save_weights(tmp_path / "larger.weights.h5")
     larger.save(tmp_path / "larger.keras")
     larger.save_weights(tmp_path / "larger.weights.json", max_shard_size=1e-4)
@@ -226,7 +218,6 @@ def test_a_frozen_model_is_evaluated_with_a_warning(options):
     assert logs == pytest.approx(evaluated) and distance(changes, [0 * x for x in changes]) == 0
 
 
-SPARSE = keras.losses.SparseCategoricalCrossentropy()
 schedule = kt.WarmupInverseSqrt
 LOGITS = "The model returns logits, .*: compile with SmoothedCrossEntropy"
 
@@ -240,18 +231,15 @@ def compiled(loss=None, model=Small, **options):
 def test_mistakes():
     for mistake, message in (
         (lambda: schedule(), "Name d_model or peak, received d_model=None and peak=None"),
-        (lambda: schedule(512, 4000), "Name d_model or peak, .*peak=4000"),
         (lambda: schedule(d_model=8, warmup_steps=0), "warmup_steps must be at least 1, rec"),
         (lambda: schedule(d_model=1e-3), "d_model must be at least 1, received 0.001"),
         (lambda: schedule(peak=math.nan), "peak must be a number above 0, received nan"),
-        (lambda: schedule(peak=1, cooldown_steps=2), "in 0 … total_steps=None, received 2"),
         (lambda: schedule(peak=1, cooldown_steps=2, total_steps=1), "total_steps=1, received 2"),
         (lambda: schedule(peak=1, cooldown_steps=-1, total_steps=1), "received -1"),
         (lambda: kt.EMAAdam(use_ema=True, ema_momentum=2.0), "ema_momentum"),
         (lambda: kt.SmoothedCrossEntropy(-0.1), "label_smoothing must be .*received -0.1"),
         (lambda: kt.SmoothedCrossEntropy(1), "label_smoothing must be .*received 1"),
         (lambda: compiled(clip_norm=0.0), "clip_norm must be above 0"),
-        (lambda: compiled(clip_norm="1"), "clip_norm must be above 0, received '1'"),
         (lambda: compiled(accumulation_steps=2.0), "accumulation_steps must be a positive integer"),
         (lambda: compiled(rdrop=math.nan), "rdrop must be a number of at least 0, received nan"),
         (lambda: compiled(fused_loss="yes"), 'fused_loss must be "auto", True or False'),
@@ -260,9 +248,7 @@ def test_mistakes():
         (lambda: compiled().train_on_batch(X, Y, class_weight={1: 2.0}), "pass sample_weight"),
         (lambda: compiled("sparse_categorical_crossentropy", small_model), LOGITS),
         (lambda: compiled(keras.losses.sparse_categorical_crossentropy, small_model), LOGITS),
-        (lambda: compiled(SPARSE, small_model), LOGITS),
-        (lambda: compiled(["crossentropy"], small_model), LOGITS),
-        (lambda: compiled(model=small_model, metrics="sparse_categorical_crossentropy"), LOGITS),
+        (lambda: compiled(keras.losses.SparseCategoricalCrossentropy(), small_model), LOGITS),
         (lambda: compiled(model=small_model, metrics=["crossentropy"]), LOGITS),
     ):
         with pytest.raises(ValueError, match=message):

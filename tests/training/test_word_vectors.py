@@ -54,7 +54,6 @@ def test_one_factor_brings_them_to_the_deviation_of_the_embedding(words, tmp_pat
 
 
 def test_which_pieces_are_words(words, tmp_path):
-    """Pieces from inside of words are none, whatever the file holds."""
     table = write_vectors(tmp_path / "v", ["fox", "ox", "▁fox", "##ox", "x", "<0x41>", "[UNK]"], 4)
     bpe = kt.SubwordTokenizer.train(["fox fox ox"] * 5, 268)
     (tmp_path / "vocab.txt").write_text("\n".join(["[UNK]", "fox", "x", "f", "##ox"]))
@@ -75,8 +74,6 @@ def test_vectors_that_are_of_no_use(words, tmp_path):
     write_vectors(tmp_path / "v", ["chat", "renard"], 8)
     with pytest.raises(ValueError, match="has no vector for any of the 13 pieces"):
         kt.initialize_embeddings(embedding_of(words), words, tmp_path / "v")
-    with pytest.raises(ValueError, match="a word and 10 numbers, the width of the embedding"):
-        kt.initialize_embeddings(embedding_of(words, 10), words, tmp_path / "v")
     for value, message in (("0.0", "has only zero vectors"), ("1e99", "that are not finite")):
         (tmp_path / "v").write_text("fox" + f" {value}" * 8 + "\n")
         with pytest.raises(ValueError, match=message):

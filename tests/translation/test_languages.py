@@ -17,15 +17,12 @@ from tests.support.paths import FIXTURES
 
 TEXTS = ["A man in an orange hat.", "Hündin", "", "Five people stand in the snow."]
 CODES = dict(source_language="eng_Latn", target_language="deu_Latn")
-MANY = dict(
-    source_language=["eng_Latn", "deu_Latn", "fra_Latn", "eng_Latn"],
-    target_language=["deu_Latn", "eng_Latn", "zho_Hans", "fra_Latn"],
-)
+MANY = dict(source_language=["eng_Latn", "deu_Latn", "fra_Latn", "eng_Latn"])
+MANY |= dict(target_language=["deu_Latn", "eng_Latn", "zho_Hans", "fra_Latn"])
 
 
 @pytest.fixture(scope="session")
 def nllb(tmp_path_factory):
-    """A run of four languages."""
     folder = FIXTURES / "m2m100" / "nllb"
     return made_once(tmp_path_factory, "nllb", lambda path: kt.import_model(folder, path))
 
@@ -37,8 +34,6 @@ def translator(nllb):
 
 @pytest.fixture(scope="session")
 def export(nllb, tmp_path_factory):
-    """An export whose requests choose the languages."""
-
     def make(path):
         config = kt.ExportConfig(signatures=("beam", "score", "attention", "tokens"), beam_size=3)
         kt.export(kt.load(nllb), path, config=config)
@@ -46,21 +41,17 @@ def export(nllb, tmp_path_factory):
     return made_once(tmp_path_factory, "nllb-export", make)
 
 
-def test_where_the_tokens_stand(translator):
+def test_where_the_tokens_stand(translator, monkeypatch):
     languages = translator.language_rows(TEXTS, **MANY)
     source, empty = translator.read_source(TEXTS, languages)
-    pieces = [
-        [piece.decode() for piece in row if piece not in (b"<pad>", b"</s>")]
-        for row in translator.source_tokenizer.pieces(source).numpy()
-    ]
+    rows = translator.source_tokenizer.pieces(source).numpy()
+    pieces = [[x.decode() for x in row if x not in (b"<pad>", b"</s>")] for row in rows]
     assert [row[0] for row in pieces if row] == ["eng_Latn", "deu_Latn", "eng_Latn"]
     assert empty.numpy().tolist() == [False, False, True, False]
     assert not pieces[2]  # an empty line has no language
-    translator.languages = Languages(translator.languages.tokens, "text source")
-    try:
-        last, _ = translator.read_source(TEXTS, languages)
-    finally:
-        translator.languages = Languages(translator.languages.tokens, "source text")
+    other_order = Languages(translator.languages.tokens, "text source")
+    monkeypatch.setattr(translator, "languages", other_order)
+    last, _ = translator.read_source(TEXTS, languages)
     for one, other in zip(source.numpy(), last.numpy(), strict=True):
         one, other = one[one != PAD], other[other != PAD]
         assert [*other] == ([*one[1:], one[0]] if len(one) > 1 else [END])
@@ -73,15 +64,13 @@ def test_a_row_does_not_depend_on_the_languages_of_others(how, translator):
         codes = {name: listed[number] for name, listed in MANY.items()}
         (alone,) = translator.translate_n_best([text], first=number, **codes, **how)
         assert [x.text for x in alone] == [x.text for x in together[number]]
-        np.testing.assert_allclose(
-            [x.score for x in alone], [x.score for x in together[number]], rtol=1e-5
-        )
+        scores = [x.score for x in together[number]]
+        assert [x.score for x in alone] == pytest.approx(scores, rel=1e-5)
     other = translator.translate(TEXTS, **CODES | {"target_language": "fra_Latn"}, **how)
     assert other != translator.translate(TEXTS, **CODES, **how)
 
 
 def test_the_token_of_the_target_costs_nothing(translator):
-    """By the logits of the model itself."""
     text, target = TEXTS[0], "ein Mann"
     ((log_prob, count),) = translator.score([text], [target], **CODES)
     ids = translator.language_ids
@@ -128,17 +117,14 @@ def test_prefixes_alignments_and_maps(translator):
     assert sum(step.log_prob for step in steps) == pytest.approx(log_prob, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "codes, message",
-    [
+def test_bad_languages(translator):
+    for codes, message in (
         ({}, "4 languages: give the source_language, such as deu_Latn, eng_Latn"),
         (CODES | {"target_language": "deu"}, "no target_language 'deu': .* such as deu_Latn"),
         (CODES | {"target_language": ["deu_Latn"]}, "one for each of 4 texts, received 1"),
-    ],
-)
-def test_bad_languages(codes, message, translator):
-    with pytest.raises(ValueError, match=message):
-        translator.translate(TEXTS, **codes)
+    ):
+        with pytest.raises(ValueError, match=message):
+            translator.translate(TEXTS, **codes)
 
 
 def test_graphs_take_the_default_languages(nllb, translator):
@@ -158,9 +144,6 @@ def test_a_model_without_languages(trained_run):
     refused(["translate", trained_run, "--target-language", "de"], "no languages to choose from")
 
 
-# --- exports ---
-
-
 def test_an_export_answers_as_the_model_in_memory(export, translator):
     exported = ExportedTranslator(export)
     for search in (kt.SearchConfig(), kt.SearchConfig(beam_size=3)):
@@ -177,13 +160,8 @@ def test_an_export_answers_as_the_model_in_memory(export, translator):
 def test_unknown_codes_give_their_row_no_translation(export):
     exported = ExportedTranslator(export)
     codes = {"source_language": ["eng_Latn"] * 2, "target_language": ["?", "deu_Latn"]}
+    inputs = {"text": TEXTS[:2], "source": TEXTS[:2], "target": ["a b"] * 2, "ids": [[5, 6]] * 2}
     for name in set(exported.signatures) & set(SIGNATURES):
-        inputs = {
-            "text": TEXTS[:2],
-            "source": TEXTS[:2],
-            "target": ["a b"] * 2,
-            "ids": [[5, 6]] * 2,
-        }
         known = {key: inputs[key] for key in inputs if key in exported.signatures[name][0]}
         bad, good = exported._ask(name, known | codes, 2)
         for key, value in bad.items():

@@ -30,23 +30,18 @@ MISTAKES = [
     (lambda t: without_graphs(t, max_output_length=0), "at least 1, received 0"),
     (lambda t: t.score(["ab"], "AB"), "a list of sentences, received one string"),
     (lambda t: t.score(["a", "b"], ["A", "A" * 12]), "Target 2 has 14 tokens, .*length is 12"),
-    (lambda t: t.align(["ab"], []), "a target for each source, received 0 for 1"),
     (lambda t: t.align(["a"], ["A"], layers=[2]), "Unknown layer 2: choose from 1 to 1"),
-    (lambda t: t.align(["a"], ["A"], heads=[1, 0]), "Unknown head 0"),
     (lambda t: t.align(["a"], ["A"], heads=[]), "at least one head"),
     (inspect("A", 278), "number must be from 1 to 277, the vocabulary, received 278"),
-    (inspect("A" * 20), "max_length is 12."),
     (inspect([5] * 13), "Expected 1 to 12 ids of a vocabulary of 277"),
     (inspect([277]), r"received \[277\]"),
     (inspect([0.5]), "a text or the ids of one"),
     (made_of(FEWER, TOYS), "The source tokenizer has 263 ids, .* built for 277"),
-    (made_of(TOYS, FEWER), "The target tokenizer has 263 ids, .* built for 277"),
     (made_of("abc", TOYS), "source .* a str, lacks vocabulary_size, __call__, detokenize, pieces:"),
     (
-        made_of(kt.SubwordTokenizer, TOYS),
-        "the class SubwordTokenizer, lacks vocabulary_size: pass a",
+        made_of(TOYS, kt.SubwordTokenizer),
+        "target .* class SubwordTokenizer, lacks vocabulary_size:",
     ),
-    (made_of(TOYS, "abc"), r"The target tokenizer, .* of kt\.Tokenizer\.$"),
 ]
 
 

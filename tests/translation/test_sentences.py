@@ -4,6 +4,7 @@ import itertools
 import queue
 import threading
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,7 +33,6 @@ def translator():
 
 
 def reading(blocks):
-    """A function that returns these blocks of bytes, one a call."""
     blocks = iter(blocks)
     return lambda size: next(blocks, b"")
 
@@ -77,9 +77,7 @@ def test_few_bytes_together(monkeypatch):
 
 
 def test_unreadable_lines():
-    def read(size):
-        raise IsADirectoryError(21, "Is a directory")
-
+    read = mock.Mock(side_effect=IsADirectoryError(21, "Is a directory"))
     with pytest.raises(ValueError, match="cannot be read: .*Is a directory"):
         IncomingLines(read).take(5)
 
@@ -92,12 +90,10 @@ def test_memory_is_bounded(monkeypatch):
     block = (b"a line of text, " * 12 + b"\n") * 300
     lines = IncomingLines(reading(itertools.repeat(block, 150)))
     tracemalloc.start()
-    try:
-        windows = translate_stream(lambda texts, prefixes, first: texts, lines.take)
-        found = sum(map(len, windows))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    windows = translate_stream(lambda texts, prefixes, first: texts, lines.take)
+    found = sum(map(len, windows))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert found == 300 * 150 and peak < 3_000_000
 
 

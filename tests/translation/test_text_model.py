@@ -27,7 +27,6 @@ def ids(tokenizer, text):
 
 
 def run(translator, source, target):
-    """Logits and attention scores, as NumPy arrays, of one pair without padding."""
     source = np.array([ids(translator.source_tokenizer, source)])
     target = np.array([[START, *ids(translator.target_tokenizer, target)[:-1]]])
     logits, scores = translator.model((source, target), return_attention_scores=True)
