@@ -19,8 +19,7 @@ from tests.support.toy_translator import toy_pairs, toy_tokenizer
 
 @pytest.fixture(scope="module")
 def trained():
-    """A model after two epochs of `fit` with the callbacks; its history, and the losses that
-    `evaluate` gives with the running mean and without; the pairs."""
+    """A model, its history, its losses with the running mean and without; the validation set."""
     keras.utils.set_random_seed(1)
     tokenizer, losses = toy_tokenizer(), []
     sizes = [tokenizer.vocabulary_size] * 2
@@ -35,9 +34,9 @@ def trained():
         with kt.ema_weights(model):
             losses.append((model.evaluate(valid, verbose=0), plain))
 
-    callbacks = [kt.EMAValidation(), keras.callbacks.LambdaCallback(on_epoch_end=compare)]
     scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char", batch_size=30)
-    callbacks.insert(1, scores)
+    comparing = keras.callbacks.LambdaCallback(on_epoch_end=compare)
+    callbacks = [kt.EMAValidation(), scores, comparing]
     options = dict(epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
     history = model.fit(dataset, validation_data=valid, **options).history
@@ -66,8 +65,9 @@ def test_scores_of_a_beam(trained):
     random, sure = np.random.default_rng(1), model
     model = kt.Transformer.from_config(sure.get_config())
     model.set_weights([w + 0.15 * random.normal(size=w.shape) for w in sure.get_weights()])
-    scores = kt.TranslationScores(valid[:20], toy_tokenizer(), toy_tokenizer(), "char", beam_size=4)
-    translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
+    tokenizers = [toy_tokenizer()] * 2
+    scores = kt.TranslationScores(valid[:20], *tokenizers, "char", beam_size=4)
+    translator = kt.Translator(model, *tokenizers)
     translator.run_eagerly = True
     beam, greedy = (translator.translate(sources, search=kt.SearchConfig(n)) for n in (4, 1))
     of_beam, of_greedy = (corpus_scores(x, targets, "char")["bleu"] for x in (beam, greedy))
