@@ -1,7 +1,4 @@
-"""What is corrupted or malicious is refused in a sentence: nothing is executed or written.
-
-`docs/loading-trials.md` lists the trials.
-"""
+"""What is corrupted or malicious is refused in a sentence: nothing is executed or written."""
 
 import base64
 import contextlib
@@ -99,7 +96,6 @@ def archive(change, **options):
 
 
 def member(name, content, **options):
-    """Adds a member to `model.keras`, or replaces it."""
     return archive(lambda members: members.update({name: content}), **options)
 
 
@@ -154,13 +150,11 @@ def as_pipe(run):
 
 
 def outside(directory):
-    """The list of files names one outside."""
     shutil.copy("/etc/hosts", directory.parent / "hosts")
     write_sealed(directory / "model.json", {"files": describe_files(directory, ["../hosts"])})
 
 
 def checkpoint_outside(run):
-    """The state of a training whose checkpoint is another file."""
     (run / "checkpoints").mkdir()
     one = {"file": "../model.keras", "epoch": 1, "sha256": digest(run / "model.keras")}
     row = {"step": 1, "val_loss": 1.0}
