@@ -50,7 +50,7 @@ def test_pages(tmp_path):
     assert set(notebooks.NAMES) == set(PICTURES)
     picture = b"\x89PNG\r\n\x1a\n"
     drawn = {"image/png": base64.b64encode(picture).decode()}
-    outputs = [nbformat.v4.new_output("stream", text="\x1b[1mseven\n")]
+    outputs = [nbformat.v4.new_output("stream", text=x) for x in ("\x1b[1mseven\n", "eight\n")]
     outputs.append(nbformat.v4.new_output("display_data", drawn))
 
     def write(path, source, **ran):
@@ -66,6 +66,6 @@ def test_pages(tmp_path):
         text, pictures = notebooks.page("attention", tmp_path)
         assert "```python\n1\n```" in text
         assert (notebooks.NOT_RUN in text) == (not pictures) == (source == "2")
-    assert "    seven\n" in text
+    assert "    seven\n    eight\n" in text
     (path,) = re.findall(r"!\[Drawn by the code above\]\((.*)\)", text)
     assert pictures == {f"notebooks/{path}": picture}
