@@ -39,7 +39,7 @@ def folder(tmp_path):
         kept = tmp_path / "points" / f"{number}.weights"
         kept.write_bytes(bytes([number]) * 100)
         files = {kept.name: digest(kept)}
-        points.write(name, {"number": number}, arrays_of(number), files)
+        points.write(name, {"number": np.int64(number)}, arrays_of(number), files)
     points.release()
     return tmp_path / "points"
 

@@ -14,7 +14,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.runs.validation import validate_translator
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.support.paths import FIXTURES
-from tests.support.toy_translator import toy_pairs, toy_tokenizer
+from tests.support.toy_translator import random_translator, toy_pairs, toy_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,9 @@ def test_scores_of_a_beam(trained):
 
 def test_untrained_model_does_not_go_on_for_long():
     """As many tokens as twice the source has, at this corpus' ratio of one, and ten."""
-    tokenizer = toy_tokenizer()
-    size = tokenizer.vocabulary_size
-    model = kt.Transformer(size, size, 1, 8, 2, 16, max_length=5000)
-    model.build()
+    tokenizer, model = toy_tokenizer(), random_translator(max_length=5000).model
     for embedding in (x for x in model.weights if x.name == "embeddings"):
-        rows = np.arange(size)[:, None]
+        rows = np.arange(tokenizer.vocabulary_size)[:, None]
         embedding.assign(embedding * (rows != kt.END))  # which never is the most probable token
     scores = kt.TranslationScores(toy_pairs(3), tokenizer, tokenizer, "char")
     scores.measure(model)
