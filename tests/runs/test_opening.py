@@ -76,8 +76,7 @@ def test_every_flip_and_truncation_is_named(kind, opened, number, share, bits):
 
 
 # What is done to a sound copy, part of what is said, the command that opens it, {}, and what it is.
-FIELDS = ["break_it", "message", "command", "kind"]
-Trial = namedtuple("Trial", FIELDS, defaults=["translate {}", "run"])
+Trial = namedtuple("Trial", "break_it message command kind", defaults=["translate {}", "run"])
 
 
 def archive(change, **options):
@@ -295,7 +294,6 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
 
 
 def test_an_export_holds_no_file_that_a_run_names(tmp_path):
-    """But its own examples."""
     (tmp_path / "secret.txt").write_text("the key of the house\n" * 7)
     run, named = sound(tmp_path, "run"), rf"\1: {tmp_path}/secret.txt"
     fields = re.compile("(?m)^((train|valid)_(source|target)): .*")
