@@ -10,7 +10,6 @@ import sys
 import pytest
 import sacrebleu
 
-from keras_transformer.data.pairs import Pair
 from keras_transformer.evaluate import evaluate
 from keras_transformer.runs.opening import Opened
 from keras_transformer.runs.run import Run
@@ -34,16 +33,13 @@ SOURCES = [f"source {i}" for i in range(len(ROWS))]
 
 
 def lookup(sources, outputs):
-    """A translate function that knows the answers."""
     answers = dict(zip(sources, outputs, strict=True))
     return lambda texts: [answers[text] for text in texts]
 
 
-def report_of(targets, outputs, groups=None, **options):
-    """Evaluates outputs, given as such."""
+def report_of(targets, outputs, *groups, **options):
     sources = [f"source {i}" for i in range(len(targets))]
-    rows = (sources, targets) if groups is None else (sources, targets, groups)
-    pairs = [row if groups is None else Pair(*row) for row in zip(*rows, strict=True)]
+    pairs = list(zip(sources, targets, *groups, strict=True))
     return evaluate(lookup(sources, outputs), pairs, **options)
 
 
@@ -70,7 +66,6 @@ def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     assert quick["chrf"] == pytest.approx(chrf["score"], abs=1e-9) and 5 < chrf["score"] < 95
     assert quick["signature"] == f"{bleu['signature']} {chrf['signature']}"
     assert f"tok:{tokenizer or '13a'}|" in quick["signature"]
-
     report = report_of(TARGETS, OUTPUTS, **options)
     assert report["bleu"] == quick["bleu"] and report["chrf"] == quick["chrf"]
     assert report["ter"] == pytest.approx(ter["score"], abs=1e-9) and 5 < ter["score"] < 95
@@ -88,7 +83,6 @@ def test_comparison_is_that_of_the_command_line(tmp_path):
     triples = re.findall(r"([0-9.]+) \(([0-9.]+) ± ([0-9.]+)\)", table)
     triples = [tuple(map(float, triple)) for triple in triples]
     p_values = [float(p_value) for p_value in re.findall(r"p = ([0-9.]+)", table)]
-
     report = report_of(TARGETS, OUTPUTS, compare=lookup(SOURCES, other))
     comparison = report["comparison"]
     names = "bleu", "chrf", "ter"
@@ -110,9 +104,6 @@ def test_lines_per_second_are_those_of_translating(monkeypatch):
     report = report_of(TARGETS, OUTPUTS, compare=translate, n_bootstrap=0)
     assert (report["sentences"], report["by_group"]) == (8, {})
     assert report["lines_per_second"] == 2 and report["comparison"]["lines_per_second"] == 8
-    given = evaluate(list(OUTPUTS), list(zip(SOURCES, TARGETS, strict=True)), n_bootstrap=0)
-    assert given.pop("lines_per_second") is None
-    assert given.items() <= report.items()
 
 
 def test_exact_means_exact():
@@ -142,16 +133,7 @@ def test_the_worst_are_the_least_similar():
         i = SOURCES.index(row["source"])
         assert (row["target"], row["translation"]) == ROWS[i]
         assert row["chrf"] == sacrebleu.sentence_chrf(OUTPUTS[i], [TARGETS[i]]).score
-
-    targets = [f"target number {i:02}" for i in range(30)]
-    outputs = [target[: i + 1] for i, target in enumerate(targets)]
-    worst = report_of(targets, outputs, n_bootstrap=0)["worst"]
-    assert [row["translation"] for row in worst] == outputs[:10]
-    assert len(report_of(targets, outputs, n_bootstrap=0, worst=2)["worst"]) == 2
-
-
-def refuse(texts):
-    raise AssertionError("nothing should be translated before the arguments are checked")
+    assert report_of(TARGETS, OUTPUTS, n_bootstrap=0, worst=2)["worst"] == rows[:2]
 
 
 MISTAKES = [
@@ -160,29 +142,27 @@ MISTAKES = [
     (dict(bleu_tokenize="13b"), "no tokenizer '13b': choose one of none, zh, 13a"),
     (dict(worst=-1), "worst must be at least 0"),
     (dict(translate=["a"]), "Received 1 hypothesis but 2 references"),
-    (dict(compare=["a"]), "Received 1 hypothesis but 2 references"),
-    (dict(translate=["a"] * 1000, pairs=[("a", "b")]), "1,000 hypotheses but 1 reference"),
+    (dict(compare=["a"] * 1000), "1,000 hypotheses but 2 references"),
 ]
 
 
 @pytest.mark.parametrize("arguments, message", MISTAKES)
 def test_invalid_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        evaluate(**{"translate": refuse, "pairs": [("a", "b"), ("c", "d")]} | arguments)
+        evaluate(**{"translate": pytest.fail, "pairs": [("a", "b"), ("c", "d")]} | arguments)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("MeCab"), reason="the Japanese tokenizer is there")
 def test_tokenizer_that_is_not_installed():
     with pytest.raises(ValueError, match="'ja-mecab' cannot be used as tokenizer: .*sacrebleu.ja"):
-        evaluate(refuse, [("a", "b")], bleu_tokenize="ja-mecab")
+        evaluate(pytest.fail, [("a", "b")], bleu_tokenize="ja-mecab")
 
 
 def test_tokenizer_is_that_of_the_run(tmp_path):
     run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
     version = shutil.copytree(FIXTURES / "format-1" / "export" / "1", tmp_path / "models" / "1")
     assert [Opened(path).bleu_tokenize for path in (run, version)] == ["13a", "13a"]
-    config = dataclasses.replace(Run(run).read_config(), bleu_tokenize="zh")
-    Run(run).write_config(config)
+    Run(run).write_config(dataclasses.replace(Run(run).read_config(), bleu_tokenize="zh"))
     (version / "model.json").write_text('{"recipe": {"bleu_tokenize": "char"}}')
     found = [Opened(path).bleu_tokenize for path in (run, version, version.parent)]
     assert found == ["zh", "char", "char"]

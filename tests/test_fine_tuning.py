@@ -85,7 +85,6 @@ def test_the_schedule_of_a_fine_tuning(trained_run, trained_config, tmp_path):
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(tuned):
-    """Bit for bit."""
     folder, _ = tuned
     killed = shutil.copytree(folder / "tuned", folder / "killed")
     for name in ("model.keras", "history.csv"):
@@ -122,11 +121,9 @@ def test_resume_takes_all_from_the_run(tuned, trained_run):
 def test_a_log_of_the_training(tuned):
     """A table, a line for each step but the first, a line for the epoch, one for the best."""
     *lines, epoch, best, curves = (tuned[0] / "log").read_text().splitlines()
-    assert lines[0].startswith("pairs  ")
-    assert "freeze encoder source-embeddings" in "".join(lines[:12])
+    assert lines[0].startswith("pairs  ") and "freeze encoder source-embeddings" in str(lines[:12])
     pattern = r"step (\d+) of 5: loss [\d.]+, learning rate [\d.]+e-0\d, .* tokens/s, \d+ s left"
-    steps = [match for line in lines if (match := re.fullmatch(pattern, line))]
-    assert [int(match[1]) for match in steps] == [2, 3, 4, 5]
+    assert re.findall(pattern, "\n".join(lines)) == ["2", "3", "4", "5"]
     assert re.match(r"epoch 1 of 1: \d+ s, 0 s left; .*loss ", epoch)
     command = r"keras-transformer translate .*tuned'? < FILE"
     assert re.fullmatch(rf"best epoch 1, val_loss [\d.]+; to translate: {command}", best)

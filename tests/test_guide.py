@@ -1,7 +1,4 @@
-"""The code of every page of the guide runs, in the order of the page, and gives what it says.
-
-That links lead somewhere and that all pages are in the navigation, `make docs` demands.
-"""
+"""The code of every page of the guide runs, in the order of the page, and gives what it says."""
 
 import re
 import shutil
@@ -23,14 +20,9 @@ def blocks_of(page):
     return re.findall(r"^```python\n(.*?)^```$", PAGES[page], flags=re.DOTALL | re.MULTILINE)
 
 
-def printed_lines(page):
-    """What the comments behind calls of print promise, "…" for anything."""
-    return re.findall(r"^ *print\(.*\)  # (?!for example)(.+)$", "\n".join(blocks_of(page)), re.M)
-
-
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_of_page(page, tmp_path_factory, tmp_path, monkeypatch, capsys):
-    """In a copy of a user's files; errors name the page and its line."""
+    """In a copy of a user's files; comments behind calls of print promise, "…" is anything."""
     shutil.copytree(examples.user_files(tmp_path_factory), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
@@ -40,9 +32,9 @@ def test_code_of_page(page, tmp_path_factory, tmp_path, monkeypatch, capsys):
         exec(compile("\n" * above + block, DOCS / page, "exec"), names)
     plt.close("all")
     printed = capsys.readouterr().out.splitlines()
-    for promised in printed_lines(page):
-        promised = promised.partition(": ")[0]
-        pattern = re.escape(promised).replace("…", ".*")
+    comments = r"^ *print\(.*\)  # (?!for example)(.+)$"
+    for promised in re.findall(comments, "\n".join(blocks_of(page)), re.M):
+        pattern = re.escape(promised.partition(": ")[0]).replace("…", ".*")
         assert any(re.match(pattern, line) for line in printed), (promised, printed)
 
 
@@ -51,9 +43,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TRAINING, LAYER = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere():
-    assert len(README.splitlines()) <= 150
-    assert len([line for line in TRAINING.splitlines() if line]) <= 20
+def test_the_links_of_the_readme_lead_somewhere():
     text = re.sub(r"^```.*?^```", "", README, flags=re.M | re.S)
     targets = re.findall(r"\]\(([^)\s:]+)\)", text)
     missing = [x for x in targets if not (ROOT / x.partition("#")[0]).exists()]

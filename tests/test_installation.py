@@ -1,7 +1,4 @@
-"""The package as it is published: built, installed into empty environments and used there.
-
-`make ordeal` runs these, a quarter of an hour and several gigabytes on two cores: too long for CI.
-"""
+"""The package as it is published: built, installed into empty environments and used there."""
 
 import os
 import re
@@ -20,24 +17,18 @@ pytestmark = pytest.mark.ordeal
 
 PYTHONS = re.findall(r"Python :: (3\.\d+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
 LAYERS = """
-import random
 import sys
 import numpy as np
 import keras
 import keras_transformer as kt
 
-# Of which Keras makes its own seeds: its set_random_seed would import TensorFlow.
-random.seed(1)
 ids = keras.Input((None,), dtype="int32")
 x = kt.PositionalEmbedding(vocabulary_size=50, d_model=16)(ids)
 x = kt.EncoderLayer(d_model=16, num_heads=4, d_ff=32)(x)
 model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
 # Later Keras itself looks for TensorFlow's datasets among what it is given.
 assert ("tensorflow" in sys.modules) == (keras.backend.backend() == "tensorflow")
-model.compile("adam", "mse")
-batch = np.array([[3, 4, 5, 0], [6, 7, 0, 0]])
-losses = [model.train_on_batch(batch, np.ones((2, 2), "float32")) for _ in range(20)]
-assert losses[-1] < losses[0] / 2, losses
+assert np.isfinite(model.predict_on_batch(np.array([[3, 4, 5, 0], [6, 7, 0, 0]]))).all()
 print(keras.backend.backend(), kt.__file__)
 """
 
@@ -97,8 +88,7 @@ def test_in_an_empty_environment(built, python, tmp_path):
         found = run_here("python", "-c", LAYERS, KERAS_BACKEND=backend)
         assert f"{backend} {tmp_path}" in found
     assert "translate" in run_here("keras-transformer", "--help")
-    sentence = run_here("keras-transformer", "config", status=2)
-    assert "this command needs pyyaml: pip install 'keras-encoder-decoder[all]'." in sentence
+    assert "needs pyyaml: pip install" in run_here("keras-transformer", "config", status=2)
     run_here("pip", "install", "--quiet", f"{built[1]}[all]")
     pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "klmnopqr")
     (tmp_path / "pairs.tsv").write_text(pairs)

@@ -1,9 +1,5 @@
-"""Every notebook runs from top to bottom, and is committed without outputs.
+"""Every notebook runs from top to bottom, and is committed without outputs."""
 
-Numbers are checked in the notebooks themselves, by asserts that a reader sees.
-"""
-
-import ast
 import base64
 import re
 
@@ -23,16 +19,10 @@ def read(name):
 
 
 def test_what_is_committed():
-    """Without outputs; and they show the package's own layers."""
     assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(PICTURES)
     for name in PICTURES:
         cells = [cell for cell in read(name).cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in cells), name
-        lines = [line for cell in cells for line in cell.source.splitlines()]
-        tree = ast.parse("\n".join(line for line in lines if not line.startswith("%")))
-        imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
-        assert "keras_transformer" in {alias.name for node in imported for alias in node.names}
-        assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree)), name
 
 
 @pytest.mark.slow
@@ -58,14 +48,10 @@ def test_pages(tmp_path):
     from docs import notebooks
 
     assert set(notebooks.NAMES) == set(PICTURES)
-    for name in PICTURES:
-        text, pictures = notebooks.page(name, ROOT)
-        assert text.startswith("# ") and ".ipynb)" not in text
     picture = b"\x89PNG\r\n\x1a\n"
-    outputs = [
-        *(nbformat.v4.new_output("stream", text=x) for x in ("\x1b[1mseven\n", "eight\n")),
-        nbformat.v4.new_output("display_data", {"image/png": base64.b64encode(picture).decode()}),
-    ]
+    drawn = {"image/png": base64.b64encode(picture).decode()}
+    outputs = [nbformat.v4.new_output("stream", text=x) for x in ("\x1b[1mseven\n", "eight\n")]
+    outputs.append(nbformat.v4.new_output("display_data", drawn))
 
     def write(path, source, **ran):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, **ran)])

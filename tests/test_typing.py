@@ -29,7 +29,6 @@ translator = kt.load("runs/dates")
 reveal_type(translator)
 reveal_type(translator.translate(["9 May 1998"], search=kt.SearchConfig(beam_size=5)))
 reveal_type(kt.Transformer(8000, 8000, num_layers=2).encoder)
-reveal_type(kt.PRESETS)
 tokenizer = kt.SubwordTokenizer.train(["a b"], vocabulary_size=300)
 dataset = kt.make_dataset([("a", "b")], tokenizer, tokenizer, tokens_per_batch=4096)
 kt.load("runs/dates", precison="float32")
@@ -41,11 +40,10 @@ SEEN = """
 5: note: Revealed type is "keras_transformer.translation.translator.Translator"
 6: note: Revealed type is "list[str]"
 7: note: Revealed type is "keras_transformer.layers.encoder.Encoder"
-8: note: Revealed type is "dict[str, keras_transformer.presets.TrainConfig]"
-11: error: Unexpected keyword argument "precison" for "load"
-12: error: Argument 4 to "make_dataset" has incompatible type "str"; expected "int"
-13: error: Module has no attribute "transformer_of_another_name"
-14: note: Revealed type is "tuple[str, dict[str, str], str, def (what: str, error: Mod
+10: error: Unexpected keyword argument "precison" for "load"
+11: error: Argument 4 to "make_dataset" has incompatible type "str"; expected "int"
+12: error: Module has no attribute "transformer_of_another_name"
+13: note: Revealed type is "tuple[str, dict[str, str], str, def (what: str, error: Mod
 """
 
 

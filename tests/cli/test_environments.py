@@ -1,13 +1,9 @@
-"""Closed streams, lost readers, signals, other programs' settings, odd paths: all works.
-
-Most of these tests need processes. What they print, and when, is as a user sees it.
-"""
+"""Closed streams, lost readers, signals, other programs' settings, odd paths: all works."""
 
 import io
 import json
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -75,18 +71,13 @@ def test_what_needs_a_stream_that_is_closed_says_so(trained_run, tmp_path, monke
 
 
 def test_a_full_disk_is_one_sentence():
-    """Not the traceback of what Python had kept for the end."""
     result = shell("> /dev/full", *PROGRAM, "config", stderr=subprocess.PIPE)
     assert result.returncode == 2 and result.stderr.count(b"\n") == 1
     assert b"stdout cannot be written (No space left on device)" in result.stderr
 
 
 def test_a_training_is_that_of_a_script_whatever_is_around_it(trained_run, tmp_path):
-    """Nobody reads its progress; who is hung up on saves and ends, as by SIGTERM.
-
-    Other programs' settings are not inherited, neither precision nor backend; TF_USE_LEGACY_KERAS
-    is for those who have tf_keras.
-    """
+    """Nobody reads its progress; a hangup saves and ends it; others' settings are not inherited."""
     settings = {"floatx": "float16", "image_data_format": "channels_first", "backend": "jax"}
     (tmp_path / "keras.json").write_text(json.dumps(settings | {"epsilon": 0.1}))
     others = {"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1"}
@@ -106,11 +97,7 @@ def test_a_training_is_that_of_a_script_whatever_is_around_it(trained_run, tmp_p
         process.send_signal(signal.SIGHUP)  # the shell's and the system's
         assert process.wait() == 128 + signal.SIGHUP
         assert process.stdout.read() == b""
-    table = re.findall(rb"^(\w+) +\S", printed, flags=re.MULTILINE)
-    assert {b"pairs", b"vocabulary", b"precision", b"options", b"output"} <= set(table)
-    assert b"built-in" not in printed and b"100,000 epochs" in printed
-    points = json.loads((tmp_path / "run" / "checkpoints" / "resume.json").read_text())
-    assert Run(tmp_path / "run").read_state()["epoch"] < 100000 and points["checkpoints"]
+    assert b"100,000 epochs" in printed and Run(tmp_path / "run").read_state()["epoch"] < 100000
     found, expected = (Run(path).read_history()[:2] for path in (tmp_path / "run", trained_run))
     for one, other in zip(found, expected, strict=True):
         assert one["target_tokens"] == other["target_tokens"]
@@ -144,7 +131,6 @@ def test_translations_come_while_lines_are_awaited(random_run, tmp_path, monkeyp
 
 @pytest.mark.parametrize("kind", ["run", "export"])
 def test_whoever_has_read_enough_of_the_translations_ends_them(kind, trained_run, tmp_path):
-    """They come before the last line is read."""
     model = trained_run if kind == "run" else sound(tmp_path, "export")
     with started("translate", model, **PIPES | {"bufsize": 0}) as process:
         for line in (b"abc\n", b"\n", b"hgf\n"):

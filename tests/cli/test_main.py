@@ -7,8 +7,7 @@ import pytest
 
 import keras_transformer
 from keras_transformer.cli.main import COMMANDS, call_command
-from keras_transformer.presets import PRESETS, ModelConfig, SearchConfig
-from keras_transformer.runs.run import from_yaml
+from keras_transformer.presets import PRESETS, ModelConfig, SearchConfig, change
 from tests.support.command_line import python, refused, run, succeeds
 from tests.support.paths import FIXTURES
 
@@ -77,15 +76,11 @@ def test_another_backend_is_refused(monkeypatch):
     refused(["evaluate", "run"], "Keras' TensorFlow backend, received torch: unset KERAS_BACKEND")
 
 
-def test_version_of_the_module():
+def test_the_version_and_the_list_of_commands_are_short():
     version = f"keras-transformer {keras_transformer.__version__}\n"
-    assert python("-m", "keras_transformer", "--version") == version
-
-
-def test_the_list_of_commands_is_short():
+    assert run("--version").stdout.decode() == version
     text = run("--help").stdout.decode()
     assert text.startswith("usage: keras-transformer ") and run().stdout.decode() == text
-    assert "Train Transformers that translate text" in text
     assert set(COMMANDS) <= set(re.findall(r"^  (\w+) ", text, flags=re.MULTILINE))
     assert "model.json" not in text and "model.json" in run("export", "--help").stdout.decode()
 
@@ -93,17 +88,11 @@ def test_the_list_of_commands_is_short():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_for_people(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    result = run(name, "--help")
-    text = result.stdout.decode()
-    assert result.returncode == 0 and text.startswith(f"usage: keras-transformer {name}")
+    text = succeeds(name, "--help").stdout.decode()
+    assert text.startswith(f"usage: keras-transformer {name}")
+    assert max(map(len, text.splitlines())) <= 100
     for word in ("None", "True", "False", "(default: )", "()", "%%"):
         assert word not in text
-    rows = text.splitlines()
-    assert max(map(len, rows)) <= 100
-    for i, row in enumerate(rows):
-        if row.startswith("  --"):  # its help text stands beside the option, or below
-            beside = re.split(r"  +", row.strip())[1:] or [rows[i + 1].strip()]
-            assert beside[0] and not beside[0].startswith("(default"), row
 
 
 def test_help_shows_the_defaults_of_what_is_named(tmp_path, monkeypatch):
@@ -140,24 +129,18 @@ def test_mistakes_get_one_sentence(random_run, tmp_path, monkeypatch):
     places = {"RUN": random_run, "DATES": FIXTURES / "format-1" / "run"}  # which are no dates
     for line, message in (
         ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
-        ("translate RUN --prefix long", "Prefix 2 has 13 tokens, but the model's max_length"),
         ("translate RUN --field a", "--field and --output-field need --format jsonl"),
         ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
         ("translate RUN --resume none", "is not a file, so it cannot be resumed"),
         ("translate RUN --resume no/b", "no/b cannot be written: No such"),
-        ("translate none --precision float32", "none is neither a run directory"),
         ("align RUN --source pairs.tsv --heads 3", "Unknown head 3: choose from 1 to 2"),
-        ("score RUN --source pairs.tsv --target long", "has both source and target: omit --target"),
         ("evaluate DATES", "was not trained on the built-in dates"),
         ("evaluate RUN --target long", "--source is missing"),
-        ("evaluate long --source pairs.tsv", "Received 2 hypotheses but 1 reference"),
         ("evaluate long --source pairs.tsv --beam-size 5", "long is a file of translations: leave"),
-        ("evaluate long --source pairs.tsv --target-language de", "long is a file of translations"),
         ("export RUN base --examples pairs.tsv --examples-target long", "omit --examples-target"),
         ("export RUN base --examples-target x", "--examples is missing"),
         ("export RUN base --format onnx", "format must be saved_model or ctranslate2"),
         ("export RUN base --format ctranslate2 --precision int8", "has no further options"),
-        ("attention RUN abc --layers 4", "Unknown layer 4: choose from 1 to 3"),
         ("plot --output x.png", "RUN is missing"),
     ):
         refused([places.get(word, word) for word in line.split()], message, b"a\nb\n")
@@ -166,12 +149,10 @@ def test_mistakes_get_one_sentence(random_run, tmp_path, monkeypatch):
 
 # Which configuration the commands that create runs are given.
 def test_a_first_training_is_explained(seen, tmp_path):
-    """Without a choice of preset; a chosen one needs no explanation."""
     own = ["--train-source", tmp_path / "text.tsv", "--valid-fraction", "0.5"]
     for options, message in (
         ([], b""),
         (own, b"warning: the default, --preset dates, splits text into characters"),
-        (["--preset", "dates"], b""),
         ([*own, "--preset", "tiny"], b""),
         ([*own, "--model-type", "char"], b""),
     ):
@@ -190,9 +171,8 @@ def test_a_file_may_need_what_the_options_add(seen, tmp_path):
 
 
 def test_config_is_what_train_takes(seen, tmp_path):
-    result, path = succeeds("config", "--preset", "tiny"), tmp_path / "tiny.yaml"
-    path.write_bytes(result.stdout)
-    assert not result.stderr and from_yaml(path) == PRESETS["tiny"]
+    path = tmp_path / "tiny.yaml"
+    path.write_bytes(succeeds("config", "--preset", "tiny").stdout)
     succeeds("train", "--output", "x", "--config", path, "--epochs", "7")
-    assert (seen[0].epochs, seen[0].model) == (7, PRESETS["tiny"].model)
+    assert seen == [change(PRESETS["tiny"], {"epochs": 7})]
     refused(["config", "--preset", "huge"], "Unknown preset 'huge'")

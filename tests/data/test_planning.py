@@ -84,13 +84,6 @@ def test_more_buckets_than_small_keys_can_hold(monkeypatch):
     assert batches_of(source, target, boundaries, 999) == expected
 
 
-def test_keys_of_a_bucket_are_its_own():
-    numbers = np.array(list(itertools.product(range(23), repeat=2)))
-    keys = planning.sorting_keys(*numbers.T)
-    assert sorted(keys) == list(range(23**2))
-    assert np.floor(np.sqrt(keys)).tolist() == numbers.max(axis=1).tolist()
-
-
 def test_cut_by_hand():
     # Three of length 4, none of 5, two of 10; 20 cells hold five of 4, but two of 10.
     splits = planning.split_by_budget(np.array([3, 3, 5]), np.array([4, 5, 10]), 20)

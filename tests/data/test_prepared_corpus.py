@@ -1,7 +1,6 @@
 """Prepared corpora: the same bytes whatever happens; opened whole or refused."""
 
 import collections
-import json
 import os
 import shutil
 
@@ -12,6 +11,7 @@ import sentencepiece
 import keras_transformer as kt
 from keras_transformer.data import prepared_corpus as module
 from keras_transformer.data import text_files
+from keras_transformer.data.dataset import open_corpora
 from keras_transformer.data.text_files import load_corpus, sample_rows
 from keras_transformer.tokenizers import saved
 from tests.support import child_process
@@ -32,15 +32,13 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text"), 513, shards=3)
 
 
-@pytest.fixture(scope="module")
-def options(text):
-    return dict(train_source=text[0], train_target=text[1], valid_fraction=0.1, seed=3)
+PARTS = dict(valid_fraction=0.1, seed=3)
 
 
 @pytest.fixture(scope="module")
-def made(options, tmp_path_factory):
+def made(text, tmp_path_factory):
     path = tmp_path_factory.mktemp("prepared") / "corpus"
-    kt.prepare(kt.PrepareConfig(**options, vocabulary_size=400), path, processes=1)
+    kt.prepare(kt.PrepareConfig(*text, **PARTS, vocabulary_size=400), path, processes=1)
     return path
 
 
@@ -54,9 +52,9 @@ def sentences(corpus):
         yield [row.tolist() for part in parts for row in part]
 
 
-def test_a_corpus_is_its_text_as_ids(made, text, options):
+def test_a_corpus_is_its_text_as_ids(made, text):
     corpus = kt.PreparedCorpus(made)
-    read = load_corpus(kt.TrainConfig(**options))
+    read = load_corpus(kt.TrainConfig(*text, **PARTS))
     assert sorted([*read.train, *read.valid]) == sorted(kt.read_pairs(*text))
     assert len(corpus) == len(read.train) and corpus.valid == read.valid
     names = [name for name in contents(made) if "ids" in name]
@@ -70,12 +68,10 @@ def test_a_corpus_is_its_text_as_ids(made, text, options):
     assert corpus.options["seed"] == 3 and corpus.fingerprints["train"]["pairs"] == len(read.train)
 
 
-def test_the_same_bytes_with_any_number_of_processes(made, options, tmp_path, capsys):
-    kt.prepare(kt.PrepareConfig(**options, vocabulary_size=400), tmp_path / "three", processes=3)
+def test_the_same_bytes_with_any_number_of_processes(made, text, tmp_path):
+    config = kt.PrepareConfig(*text, **PARTS, vocabulary_size=400)
+    kt.prepare(config, tmp_path / "three", processes=3)
     assert contents(tmp_path / "three") == contents(made)
-    corpus = kt.PreparedCorpus(made)
-    said = f"{len(corpus)} training pairs, {len(corpus.valid)} for validation"
-    assert said in capsys.readouterr().err
 
 
 def test_vocabularies_are_those_of_a_training(text, tmp_path):
@@ -120,19 +116,14 @@ def test_vocabularies_of_another_corpus_or_run_are_taken(made, text, tmp_path):
         assert [tokenizer.model for tokenizer in corpus.tokenizers] == list(saved.read(origin))
         names = "model_type", "vocabulary_size", "joint_vocabulary"
         assert tuple(corpus.options[name] for name in names) == options
+    # Only the first of them can be mixed with its origin.
+    opened, weights = open_corpora([(made, 3), (kt.PreparedCorpus(tmp_path / "bpe"), 0.5)])
+    assert weights == [3, 0.5] and len(opened[0]) == len(kt.PreparedCorpus(made))
+    with pytest.raises(ValueError, match="char was prepared with other vocabularies than .*corpus"):
+        open_corpora([(made, 3), (tmp_path / "char", 0.5)])
     other = kt.PrepareConfig(*text, vocabularies=str(made), model_type="char")
     with pytest.raises(ValueError, match="model_type must be 'bpe' .* received 'char'"):
         kt.prepare(other, tmp_path / "third")
-
-
-def test_a_corpus_of_the_first_format_opens(made, tmp_path):
-    """Its manifest has no checksum of itself."""
-    manifest = shutil.copytree(made, tmp_path / "corpus") / "manifest.json"
-    fields = json.loads(manifest.read_text())
-    assert fields.pop("sha256") and fields["format"] == 2
-    manifest.write_text(json.dumps(fields | {"format": 1}))
-    older, newer = (sentences(kt.PreparedCorpus(path)) for path in (tmp_path / "corpus", made))
-    assert [*older] == [*newer]
 
 
 def test_what_is_damaged_is_named(made, tmp_path):
@@ -174,18 +165,3 @@ def test_a_full_disk_is_one_sentence(text, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=said), child_process.largest_file(20_000):
         kt.prepare(config, tmp_path / "corpus", processes=1)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_bad_line_in_the_middle(tmp_path):
-    (tmp_path / "text").mkdir()
-    patterns = write_text(tmp_path / "text", 513, shards=3)
-    path = tmp_path / "text" / "part-01.target"
-    lines = path.read_bytes().split(b"\n")
-    lines[120] = b"ab\xffc"
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(ValueError, match=f"{path} line 121 is not valid UTF-8 at byte 3"):
-        kt.prepare(kt.PrepareConfig(*patterns, vocabulary_size=400), tmp_path / "corpus")
-    (tmp_path / "text" / "empty.tsv").write_text("\t\n \t \n")
-    with pytest.raises(ValueError, match="every line of the text is empty"):
-        kt.prepare(kt.PrepareConfig(str(tmp_path / "text" / "empty.tsv")), tmp_path / "corpus")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["text"]

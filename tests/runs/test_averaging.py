@@ -24,11 +24,9 @@ def models(tmp_path):
 
 
 def test_average_is_the_arithmetic_mean(models, tmp_path):
-    """Also in the place of one of them; the others are left alone."""
+    """Also in the place of one of them."""
     models, paths = models
-    before = [path.read_bytes() for path in paths]
     kt.average_checkpoints(paths, tmp_path / "mean.weights.h5")
-    assert [path.read_bytes() for path in paths] == before
     kt.average_checkpoints(paths, paths[0])
     for path in (tmp_path / "mean.weights.h5", paths[0]):
         mean = model_of(4)
@@ -68,25 +66,21 @@ def test_files_that_have_no_mean(models, tmp_path):
     assert not mean.exists()
 
 
-@pytest.mark.parametrize("momentum", [None, 0.8])
-def test_running_mean_by_hand(momentum):
-    """m ← 0.8·m + 0.2·w after each update, begun at the weights after the first one; or w."""
+def test_running_mean_by_hand():
+    """m ← 0.8·m + 0.2·w after each update, begun at the weights after the first one."""
     model, ids = model_of(1), np.array([[4, 5, 6, 3], [7, 8, 3, 0]])
-    optimizer = keras.optimizers.SGD(0.5, use_ema=bool(momentum), ema_momentum=momentum or 0.99)
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.8)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.0))
     mean = None
     for _ in range(4):
         model.train_step(((ids, ids), ids))
         weights = [w.numpy() for w in model.trainable_variables]
-        if mean is None or momentum is None:
-            mean = weights
-        else:
-            mean = [0.8 * m + 0.2 * w for m, w in zip(mean, weights, strict=True)]
+        before = weights if mean is None else mean
+        mean = [0.8 * m + 0.2 * w for m, w in zip(before, weights, strict=True)]
     with kt.ema_weights(model):
         inside = [w.numpy() for w in model.trainable_variables]
     outside = [w.numpy() for w in model.trainable_variables]
     for expected, one, other, last in zip(mean, inside, outside, weights, strict=True):
         np.testing.assert_allclose(one, expected, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(other, last)
-    moved = max(np.abs(a - b).max() for a, b in zip(inside, outside, strict=True))
-    assert moved > 1e-3 if momentum else moved == 0
+    assert max(np.abs(a - b).max() for a, b in zip(inside, outside, strict=True)) > 1e-3

@@ -1,6 +1,5 @@
 """Two points on the disk: whichever file is damaged, it is named, and the other point is used."""
 
-import json
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.runs.checkpoints import LOCK, STATE, Checkpoints, write_arrays
+from keras_transformer.runs.checkpoints import STATE, Checkpoints, write_arrays
 from keras_transformer.utils import digest
 from tests.support import child_process
 
@@ -40,7 +39,7 @@ def folder(tmp_path):
         kept = tmp_path / "points" / f"{number}.weights"
         kept.write_bytes(bytes([number]) * 100)
         files = {kept.name: digest(kept)}
-        points.write(name, {"number": number}, arrays_of(number), files)
+        points.write(name, {"number": np.int64(number)}, arrays_of(number), files)
     points.release()
     return tmp_path / "points"
 
@@ -55,13 +54,6 @@ def assert_point(found, number):
 
 def opened(folder):
     return Checkpoints(folder, OWNED).latest()
-
-
-def test_the_newest_point_is_used_and_what_no_point_needs_is_gone(folder, capsys):
-    assert_point(opened(folder), 2)
-    assert capsys.readouterr().err == ""
-    names = {OLDER, NEWER, "1.weights", "2.weights", STATE, LOCK}
-    assert {entry.name for entry in folder.iterdir()} == names
 
 
 @given(
@@ -103,25 +95,15 @@ def test_what_names_the_points_must_be_whole(folder):
         opened(folder)
 
 
-def test_after_damage_training_goes_on_from_the_older_point(folder, capsys):
+def test_after_damage_training_goes_on_from_the_older_point(folder):
+    """Which is the one before the next, should that be damaged, too."""
     points = Checkpoints(folder, OWNED)
     (folder / NEWER).write_bytes(b"")
     points.latest()
-    points.write("000001-00000000", {"number": 2}, arrays_of(2))
-    capsys.readouterr()
-    assert_point(opened(folder), 2)
-    assert capsys.readouterr().err == ""
-    (folder / NEWER).write_bytes(b"")
+    points.write("000001-00000001", {"number": 3}, arrays_of(3))
+    assert_point(opened(folder), 3)
+    (folder / "000001-00000001.safetensors").write_bytes(b"")
     assert_point(opened(folder), 1)
-
-
-def test_points_of_what_has_diverged_are_dropped(tmp_path):
-    points = Checkpoints(tmp_path)
-    for steps in (3, 4):
-        points.write(f"000000-0000000{steps}", {"applied": steps}, arrays_of(steps))
-    points.drop(4)
-    assert opened(tmp_path)[0] == {"applied": 3}
-    assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
 def test_a_kill_before_the_first_point(tmp_path):
@@ -130,17 +112,6 @@ def test_a_kill_before_the_first_point(tmp_path):
     assert opened(tmp_path) is None
     write_arrays(tmp_path / OLDER, arrays_of(1))
     assert opened(tmp_path) is None
-
-
-def test_what_killed_processes_left_is_removed(folder):
-    before = {entry.name for entry in folder.iterdir()}
-    for name in ("tmp.resume.json", "000001-00000007.safetensors", "9.weights"):
-        (folder / name).write_bytes(b"half")
-    (folder / "notes.txt").write_text("the user's own")
-    points = Checkpoints(folder, OWNED)
-    points.latest()
-    points.clean()
-    assert {entry.name for entry in folder.iterdir()} == before | {"notes.txt"}
 
 
 @pytest.mark.parametrize("limit, file", [(150, "safetens"), (2000, "json")])
@@ -183,11 +154,3 @@ def test_the_second_training_is_refused_until_the_first_is_killed(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file cannot be written"):
         Checkpoints(tmp_path / "file").lock()
-
-
-def test_numbers_of_numpy_in_a_state(tmp_path):
-    points = Checkpoints(tmp_path)
-    points.write("000000-00000001", {"best": np.float32(0.5), "at": (1, 2)}, {})
-    points.amend(finished=True)
-    assert opened(tmp_path)[0] == {"best": 0.5, "at": [1, 2], "finished": True}
-    assert json.loads((tmp_path / STATE).read_text())["checkpoints"]

@@ -17,9 +17,8 @@ from tests.support.reversed_text import write_corpus
 
 SIZES = "--num-layers 1 --d-model 8 --num-heads 2 --d-ff 16 --max-length 24 --dropout 0.3"
 RECIPE = "--vocabulary-size 290 --tokens-per-batch 128 --epochs 3 --steps-per-epoch 15 --ema 0.8"
-RECIPE += " --cooldown-steps 20 --keep-checkpoints 2"
-RECIPE += " --accumulation-steps 2 --clip-norm 0.5 --weight-decay 0.01"
-RECIPE += " --validate-by loss --save-every 2 --parallel-microbatches 1"
+RECIPE += " --cooldown-steps 20 --keep-checkpoints 2 --accumulation-steps 2 --clip-norm 0.5"
+RECIPE += " --weight-decay 0.01 --validate-by loss --save-every 2 --parallel-microbatches 1"
 RECIPE += " --strategy mirrored --logical-devices 2"
 PIPES = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 

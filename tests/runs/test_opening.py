@@ -1,7 +1,4 @@
-"""What is corrupted or malicious is refused in a sentence: nothing is executed or written.
-
-`docs/loading-trials.md` lists the trials.
-"""
+"""What is corrupted or malicious is refused in a sentence: nothing is executed or written."""
 
 import base64
 import contextlib
@@ -79,8 +76,7 @@ def test_every_flip_and_truncation_is_named(kind, opened, number, share, bits):
 
 
 # What is done to a sound copy, part of what is said, the command that opens it, {}, and what it is.
-FIELDS = ["break_it", "message", "command", "kind"]
-Trial = namedtuple("Trial", FIELDS, defaults=["translate {}", "run"])
+Trial = namedtuple("Trial", "break_it message command kind", defaults=["translate {}", "run"])
 
 
 def archive(change, **options):
@@ -99,7 +95,6 @@ def archive(change, **options):
 
 
 def member(name, content, **options):
-    """Adds a member to `model.keras`, or replaces it."""
     return archive(lambda members: members.update({name: content}), **options)
 
 
@@ -154,13 +149,11 @@ def as_pipe(run):
 
 
 def outside(directory):
-    """The list of files names one outside."""
     shutil.copy("/etc/hosts", directory.parent / "hosts")
     write_sealed(directory / "model.json", {"files": describe_files(directory, ["../hosts"])})
 
 
 def checkpoint_outside(run):
-    """The state of a training whose checkpoint is another file."""
     (run / "checkpoints").mkdir()
     one = {"file": "../model.keras", "epoch": 1, "sha256": digest(run / "model.keras")}
     row = {"step": 1, "val_loss": 1.0}
@@ -301,7 +294,6 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
 
 
 def test_an_export_holds_no_file_that_a_run_names(tmp_path):
-    """But its own examples."""
     (tmp_path / "secret.txt").write_text("the key of the house\n" * 7)
     run, named = sound(tmp_path, "run"), rf"\1: {tmp_path}/secret.txt"
     fields = re.compile("(?m)^((train|valid)_(source|target)): .*")

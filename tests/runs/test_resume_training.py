@@ -211,10 +211,7 @@ class Spoiling(keras.callbacks.Callback):
     ],
 )
 def test_nothing_is_saved_of_what_has_diverged(whole, tmp_path, update, token, said):
-    """Begun again without the fault, the training comes to what it would have come to.
-
-    What was saved after step 6 has come to the loss of step 7, and would again.
-    """
+    """Nor what was saved after step 6, which has come to the loss of step 7, and would again."""
     *expected, _ = whole
     with pytest.raises(FloatingPointError, match=said):
         fit(tmp_path, 0, [Spoiling(update, token)], every=2)
@@ -259,7 +256,6 @@ def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
 
 # The signals; the status that it exits with; after how many of them it went on.
 CASES = {
-    "no signal": ([], None, 0),
     "SIGINT": ([signal.SIGINT], 130, 1),
     "SIGTERM twice": ([signal.SIGTERM] * 2, 143, 1),
     "SIGHUP twice, the shell's and the system's": ([signal.SIGHUP] * 2, 129, 2),

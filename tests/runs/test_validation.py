@@ -14,13 +14,12 @@ from keras_transformer.runs.run import Run
 from keras_transformer.runs.validation import validate_translator
 from keras_transformer.translation.corpus_scores import corpus_scores
 from tests.support.paths import FIXTURES
-from tests.support.toy_translator import toy_pairs, toy_tokenizer
+from tests.support.toy_translator import random_translator, toy_pairs, toy_tokenizer
 
 
 @pytest.fixture(scope="module")
 def trained():
-    """A model after two epochs of `fit` with the callbacks; its history, and the losses that
-    `evaluate` gives with the running mean and without; the pairs."""
+    """A model, its history, its losses with the running mean and without; the validation set."""
     keras.utils.set_random_seed(1)
     tokenizer, losses = toy_tokenizer(), []
     sizes = [tokenizer.vocabulary_size] * 2
@@ -35,9 +34,9 @@ def trained():
         with kt.ema_weights(model):
             losses.append((model.evaluate(valid, verbose=0), plain))
 
-    callbacks = [kt.EMAValidation(), keras.callbacks.LambdaCallback(on_epoch_end=compare)]
     scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char", batch_size=30)
-    callbacks.insert(1, scores)
+    comparing = keras.callbacks.LambdaCallback(on_epoch_end=compare)
+    callbacks = [kt.EMAValidation(), scores, comparing]
     options = dict(epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
     history = model.fit(dataset, validation_data=valid, **options).history
@@ -66,8 +65,9 @@ def test_scores_of_a_beam(trained):
     random, sure = np.random.default_rng(1), model
     model = kt.Transformer.from_config(sure.get_config())
     model.set_weights([w + 0.15 * random.normal(size=w.shape) for w in sure.get_weights()])
-    scores = kt.TranslationScores(valid[:20], toy_tokenizer(), toy_tokenizer(), "char", beam_size=4)
-    translator = kt.Translator(model, toy_tokenizer(), toy_tokenizer())
+    tokenizers = [toy_tokenizer()] * 2
+    scores = kt.TranslationScores(valid[:20], *tokenizers, "char", beam_size=4)
+    translator = kt.Translator(model, *tokenizers)
     translator.run_eagerly = True
     beam, greedy = (translator.translate(sources, search=kt.SearchConfig(n)) for n in (4, 1))
     of_beam, of_greedy = (corpus_scores(x, targets, "char")["bleu"] for x in (beam, greedy))
@@ -76,12 +76,9 @@ def test_scores_of_a_beam(trained):
 
 def test_untrained_model_does_not_go_on_for_long():
     """As many tokens as twice the source has, at this corpus' ratio of one, and ten."""
-    tokenizer = toy_tokenizer()
-    size = tokenizer.vocabulary_size
-    model = kt.Transformer(size, size, 1, 8, 2, 16, max_length=5000)
-    model.build()
+    tokenizer, model = toy_tokenizer(), random_translator(max_length=5000).model
     for embedding in (x for x in model.weights if x.name == "embeddings"):
-        rows = np.arange(size)[:, None]
+        rows = np.arange(tokenizer.vocabulary_size)[:, None]
         embedding.assign(embedding * (rows != kt.END))  # which never is the most probable token
     scores = kt.TranslationScores(toy_pairs(3), tokenizer, tokenizer, "char")
     scores.measure(model)

@@ -21,10 +21,7 @@ def running(command, **options):
 
 
 def run(command, input=None, timeout=None, check=False, capture_output=False, **options):
-    """As `subprocess.run`, which does not kill what its process started.
-
-    It needs no timeout in a test, which has one.
-    """
+    """As `subprocess.run`, which does not kill what its process started."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
     if capture_output:
@@ -49,10 +46,7 @@ def largest_file(size):
 
 
 def restore_signals():
-    """Makes processes receive signals that this one was started to ignore, as by `nohup` or cron.
-
-    A process inherits what is ignored, but not what has a handler.
-    """
+    """Processes inherit which signals this one ignores, as under `nohup`: it handles them."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from keras_transformer.cli.main import run as run_command
 from tests.support import child_process
@@ -25,22 +26,17 @@ for arguments in json.load(sys.stdin):
 
 def run(*arguments, stdin=b""):
     """The command in this process, where TensorFlow has been loaded already."""
-    before = sys.stdin, sys.stdout, sys.stderr
-    environment = dict(os.environ)
-    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (stdin, b"", b"")]
-    sys.stdin, sys.stdout, sys.stderr = streams
-    try:
-        run_command([*map(str, arguments)])
-        status = 0
-    except SystemExit as end:
-        status = end.code or 0
-    finally:
-        sys.stdin, sys.stdout, sys.stderr = before
-        os.environ.clear()
-        os.environ.update(environment)
-    for stream in streams[1:]:
+    contents = {"stdin": stdin, "stdout": b"", "stderr": b""}
+    streams = {k: io.TextIOWrapper(io.BytesIO(v), "utf-8") for k, v in contents.items()}
+    status = 0
+    with mock.patch.multiple(sys, **streams), mock.patch.dict(os.environ):
+        try:
+            run_command([*map(str, arguments)])
+        except SystemExit as end:
+            status = end.code or 0
+    for stream in streams.values():
         stream.flush()
-    outputs = [stream.buffer.getvalue() for stream in streams[1:]]
+    outputs = (streams[name].buffer.getvalue() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(arguments, status, *outputs)
 
 

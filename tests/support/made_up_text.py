@@ -4,10 +4,7 @@ import numpy as np
 
 
 def write_text(folder, pairs, seed=1, shards=1, words=2000, length=9):
-    """Writes it in files named after their number; returns the patterns of both sides.
-
-    Words have the frequencies of a language, and sentences of one of two pairs differ in length.
-    """
+    """Writes numbered files of words as frequent as in a language; returns both sides' patterns."""
     random = np.random.default_rng(seed)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyzäöüß"))
     lexicon = ["".join(random.choice(letters, size)) for size in random.integers(1, 10, words)]

@@ -40,11 +40,6 @@ def batches_of(dataset):
     return [tuple(np.asarray(x).tolist() for x in (*inputs, out)) for inputs, out in dataset]
 
 
-def numbers_of(batches):
-    """The numbers of the pairs in some batches, one after the other."""
-    return [row[0] - 100 for source, _, _ in batches for row in source]
-
-
 def trimmed(row):
     """A row without its padding, which may stand at its end only."""
     length = sum(id != kt.PAD for id in row)

@@ -1,7 +1,5 @@
 """Runs tests of what is computed as other machines would: `make test-numerical`.
 
-    python tests/support/other_settings.py [PYTEST OPTIONS]
-
 With oneDNN where TensorFlow leaves it off by itself, as with AVX2 only, or without it (and with
 XLA's code for AVX2) where it is on; and with one thread.
 """

@@ -13,10 +13,9 @@ def write_corpus(folder, rows, seed):
     chooser = random.Random(seed)
     sources = [chooser.choices(words, k=chooser.randint(2, 6)) for _ in range(rows)]
     paths = folder / f"{rows}.source", folder / f"{rows}.target"
-    if paths[1].exists():  # other processes of the session may be reading it
-        return [str(path) for path in paths]
-    paths[0].write_text("".join(" ".join(line) + "\n" for line in sources))
-    paths[1].write_text("".join(" ".join(line[::-1]) + "\n" for line in sources))
+    if not paths[1].exists():  # else other processes of the session may be reading it
+        paths[0].write_text("".join(" ".join(line) + "\n" for line in sources))
+        paths[1].write_text("".join(" ".join(line[::-1]) + "\n" for line in sources))
     return [str(path) for path in paths]
 
 

@@ -5,8 +5,6 @@ import random
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
@@ -56,15 +54,6 @@ def test_ids_are_those_that_are_served(tokenizers, kind):
     assert ids.tolist() == served.flat_values.numpy().tolist()
 
 
-@given(st.lists(st.text()))
-def test_ids_of_any_text_are_those_that_are_served(tokenizers, lines):
-    encode, _ = make_encoder(tokenizers["bpe"].model)
-    served = tokenizers["bpe"](lines)
-    ids, lengths = encode([line.encode() for line in lines])
-    assert ids.tolist() == served.flat_values.numpy().tolist()
-    assert lengths.tolist() == served.row_lengths().numpy().tolist()
-
-
 def test_vocabularies_of_a_directory(tokenizers, tmp_path):
     words = tokenizers["wordpiece"]
     saved.write(tmp_path, [words, tokenizers["bpe"]])
@@ -73,8 +62,6 @@ def test_vocabularies_of_a_directory(tokenizers, tmp_path):
     assert source(LINES).to_list() == words(LINES).to_list()
     assert saved.read(tmp_path) == (source.model, target.model)
     (tmp_path / "target.spm").unlink()
-    with pytest.raises(ValueError, match="has no vocabularies of source and target, such as sourc"):
-        saved.load(tmp_path)
     saved.write(tmp_path, [source, source])
     assert len(set(map(id, saved.load(tmp_path)))) == 1
 
@@ -120,7 +107,6 @@ def test_of_many_lines_some_are_checked():
 
 
 def summary(config, folder):
-    """What a training prints at its start, as rows."""
     data = open_data(config, Run(folder), resume=False)
     model = kt.Transformer(9, 9, num_layers=1, d_model=8, num_heads=2, d_ff=16)
     model.build()
@@ -152,3 +138,5 @@ def test_trainings_and_corpora_count_what_cannot_be_written(tmp_path, capsys):
     # Nothing is said when all can be written.
     rows = summary(dataclasses.replace(config, vocabulary_size=8), tmp_path / "run")
     assert "targets" not in rows and rows["vocabulary"].endswith("tokens, joint")
+    assert rows["pairs"] == "30, for validation 30 (of the training text itself)"
+    assert rows["steps"].endswith(" of 7 steps") and "vocabulary_size 8" in rows["options"]

@@ -26,20 +26,6 @@ def own():
     return known["Words"](WORDS)
 
 
-def test_ours_and_the_example_are_tokenizers(own):
-    ours = kt.SubwordTokenizer.train(WORDS, model_type="char")
-    pieces = kt.WordPieceTokenizer.train(WORDS, 24)
-    assert not isinstance("abc", kt.Tokenizer)
-    for tokenizer in (ours, pieces, own):
-        assert isinstance(tokenizer, kt.Tokenizer)
-        one, two = (tokenizer(text).numpy().tolist() for text in ("one", "two one"))
-        assert tokenizer(["one", "two one"]).to_list() == [one, two]
-        assert tokenizer("one", end=True).numpy().tolist() == [*one, kt.END]
-        padded = [[kt.START, *two, kt.END, kt.PAD]]
-        assert tokenizer.detokenize(tf.constant(padded)).numpy().tolist() == [b"two one"]
-        assert tokenizer.pieces(two).shape == (len(two),)
-
-
 def test_translates_aligns_and_is_exported(own, tmp_path):
     """With targets that are not normalized, unlike those of a source; and without END."""
     texts = ["one two", "three three", "unknown four", ""]

@@ -2,7 +2,6 @@
 
 import functools
 import gzip
-import pickle
 import random
 import re
 import unicodedata
@@ -21,7 +20,6 @@ DATA = ROOT.parent / "shared" / "data"
 BERT = DATA / "wordpiece" / "bert_uncased_vocab.txt"
 TEXT = DATA / "multi30k" / "raw" / "train.en.gz"
 PIECES = "the quick brown fox ##es jump ##s over lazy dog ##g ##e ' re , . 東 é ##é e ##r o ## /usr"
-DROPPED = ("Mn", "Cc", "Cf", "Co")
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +37,7 @@ def differing(ours, oracle, texts):
     return [text for text, a, b in pairs if a != b]
 
 
-@pytest.mark.skipif(not BERT.exists(), reason="BERT's vocabulary is not here")
-@pytest.mark.skipif(not TEXT.exists(), reason="Multi30k is not here")
+@pytest.mark.skipif(not (BERT.exists() and TEXT.exists()), reason="the data is not here")
 def test_text_is_cut_as_by_bert():
     ours = kt.WordPieceTokenizer.from_vocabulary(BERT, lowercase=True)
     ids = ours("The cat slept on the couch.It was too tired to get up.")
@@ -83,12 +80,11 @@ def hostile_texts(count):
 def has_final_sigma(text):
     """Lower case goes by the letters around, as it does of a capital sigma at a word's end only."""
     text = unicodedata.normalize("NFD", text.replace("\ufffd", ""))
-    letters = "".join(c for c in text if unicodedata.category(c) not in DROPPED)
+    letters = "".join(c for c in text if unicodedata.category(c) not in ("Mn", "Cc", "Cf", "Co"))
     return letters.lower() != "".join(c.lower() for c in letters)
 
 
-def has_long_word(text):
-    return re.search(r"\S{101}", text)
+has_long_word = re.compile(r"\S{101}").search
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -139,9 +135,8 @@ def test_special_ids_are_ours(small):
     assert small.detokenize(wild).numpy().tolist() == [b"the [UNK] [UNK]", b"[UNK] quick [UNK]"]
     assert small.pieces(wild).numpy()[:, ::2].tolist() == [[b"the", b"[UNK]"], [b"[UNK]"] * 2]
     assert small.file_ids(tf.constant([99], tf.int64)).numpy().tolist() == [0]
-    # Of several texts, none among them; of the call, see test_subword.py: it is the base's.
+    # Of several texts; of the call, see test_subword.py: it is the base's.
     assert small.pieces(small(["the fox", ""])).to_list() == [[b"the", b"fox"], []]
-    assert small.detokenize(small([])).numpy().tolist() == []
 
 
 def test_bytes_that_are_no_words(small):
@@ -149,16 +144,14 @@ def test_bytes_that_are_no_words(small):
         text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
         kept = "".join(c for c in text if unicodedata.category(c)[0] != "C" and c != "\ufffd")
         assert small(raw).numpy().tolist() == small(kept).numpy().tolist()
-    assert small("the \ud800 fox").numpy().tolist() == small("the ? fox").numpy().tolist()
 
 
-def test_saved_pickled_and_loaded(tmp_path):
+def test_saved_and_loaded(tmp_path):
     for lowercase, written in ((False, "Zwölf"), (True, "zwolf")):
         tokenizer = kt.WordPieceTokenizer.train(LINES, 125, lowercase)
         tokenizer.save(tmp_path / "source.wordpiece")
         loaded = kt.WordPieceTokenizer.load(tmp_path / "source.wordpiece")
-        for twin in (loaded, pickle.loads(pickle.dumps(tokenizer))):
-            assert twin.model == tokenizer.model and twin.lowercase is lowercase
+        assert loaded.model == tokenizer.model and loaded.lowercase is lowercase
         assert loaded(TEXTS).to_list() == tokenizer(TEXTS).to_list()
         assert ("capitals" in loaded.detokenizing_loses) is lowercase
         assert loaded.detokenize(loaded("Zwölf")).numpy().decode() == written
