@@ -22,6 +22,7 @@ from typing import Any
 from keras_transformer.presets.languages import Languages
 from keras_transformer.presets.options import (
     ABOVE_0,
+    AT_LEAST_1,
     COUNT,
     FRACTION,
     FREEZABLE,
@@ -29,7 +30,7 @@ from keras_transformer.presets.options import (
     LENGTH_NORMS,
     MODEL_TYPES,
     NOT_NEGATIVE,
-    PENALTY,
+    PATIENCE,
     POSITIVE,
     PRECISIONS,
     SEED,
@@ -284,9 +285,7 @@ class SearchConfig:
         1.0, "α in log_prob / ((5 + length) / 6)^α, which ranks a beam", NOT_NEGATIVE
     )
     beam_patience: float = option(
-        1.0,
-        "a beam stops after this × beam_size hypotheses; inf: exact",
-        Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
+        1.0, "a beam stops after this × beam_size hypotheses; inf: exact", PATIENCE
     )
     length_norm: str = option(
         "gnmt", "length: rank by log_prob / length^α instead, as Marian does", LENGTH_NORMS
@@ -305,7 +304,7 @@ class SearchConfig:
     )
     min_length: int = option(0, "minimum tokens of a translation, without its end", FROM_0)
     no_repeat_ngram_size: int = option(0, "n: no n tokens in a row occur twice; 0: off", FROM_0)
-    repetition_penalty: float = option(1.0, "makes repetitions less probable; 1: off", PENALTY)
+    repetition_penalty: float = option(1.0, "makes repetitions less probable; 1: off", AT_LEAST_1)
     # Functions that change the logits of each step, see `greedy_search`: in Python only.
     logits_processors: tuple[Callable[..., Any], ...] = option((), "functions", hidden=True)
 
@@ -381,6 +380,7 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
+    beam_patience: float = option(1.0, "that of the signature beam, see translate", AT_LEAST_1)
     min_length: int = _copy_search_field("min_length")
     no_repeat_ngram_size: int = _copy_search_field("no_repeat_ngram_size")
     repetition_penalty: float = _copy_search_field("repetition_penalty")
@@ -405,7 +405,8 @@ class ExportConfig:
 
 def _search_fields(config: Any) -> dict[str, Any]:
     """Returns the fields of a search that imported models and exports have."""
-    names = "beam_size", "length_penalty", "length_norm", "max_output_length", *CONTROLS
+    beam = "beam_size", "length_penalty", "length_norm", "beam_patience"
+    names = *beam, "max_output_length", *CONTROLS
     own = {"logits_processors": getattr(config, "logits_processors", ())}
     return {name: getattr(config, name) for name in names} | own
 

@@ -47,7 +47,8 @@ CARD = "model.json"
 GRAPH = "saved_model.pb"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 PLACEHOLDERS = ("a", "b c", "")  # example texts of a model exported without pairs
-BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm")  # that the signature beam fixes
+# What the signature beam fixes.
+BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm", "beam_patience")
 DEFAULT = "serving_default"  # the signature of requests that name none
 MAX_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".

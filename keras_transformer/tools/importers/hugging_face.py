@@ -44,12 +44,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "diversity_penalty"), (0,)),
     **dict.fromkeys(("encoder_repetition_penalty", "num_beam_groups"), (1,)),
     **dict.fromkeys(("guidance_scale", "num_return_sequences"), (1,)),
-    "early_stopping": (True,),
 }
 # Options that generation_config.json may have without a note: they are read, or without an effect.
 IDS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 KNOWN = {
-    *("num_beams", "length_penalty", "max_length", "max_new_tokens", *IDS),
+    *("num_beams", "length_penalty", "early_stopping", "max_length", "max_new_tokens", *IDS),
     *("min_length", "min_new_tokens", "no_repeat_ngram_size", "repetition_penalty"),
     *("bad_words_ids", "suppress_tokens", "bos_token_id", "forced_eos_token_id", "use_cache"),
     *("renormalize_logits", "transformers_version", "_from_model_config"),
@@ -178,6 +177,8 @@ def _read_search(folder, kind, options, generation):
         licence=read_licence(folder),
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
+        # By default transformers waits for worse ones; twice the number finds what it does.
+        beam_patience=1.0 if generation.get("early_stopping") is True else 2.0,
         max_output_length=longest,
         min_length=max(shortest),
         no_repeat_ngram_size=generation.get("no_repeat_ngram_size") or 0,

@@ -19,7 +19,7 @@ from tests.tools.importers.conftest import MARIAN, Imported, edit, weights_of
 
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-SEARCH = ("beam_size", "length_penalty", "length_norm", "max_output_length")
+SEARCH = ("beam_size", "length_penalty", "length_norm", "beam_patience", "max_output_length")
 LONGEST = 31  # tokens of a translation
 
 
@@ -73,7 +73,6 @@ def test_rows_without_a_piece_are_dropped(folder):
 
 # What changes translations, by the names of transformers, and values that change nothing.
 CHANGES = {
-    "early_stopping": ("never", True),
     "do_sample": (True, False),
     "encoder_repetition_penalty": (1.2, 1.0),
     "forced_bos_token_id": (0, None),
@@ -101,8 +100,10 @@ def test_options_of_the_search_that_are_read(folder):
     path = folder / "generation_config.json"
     edit(path, max_new_tokens=5, length_penalty=None, num_beams=None, suppress_tokens=[7, 9])
     model = read_source(folder)
-    assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 5]
+    assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 2.0, 5]
     assert [getattr(model.imported, name) for name in CONTROLS] == [0, 0, 1.0]
+    edit(path, early_stopping=True)
+    assert read_source(folder).imported.beam_patience == 1.0
     # The decoder's first token counts in one of both.
     for name, expected in (("min_length", 4), ("min_new_tokens", 5)):
         edit(path, no_repeat_ngram_size=3, repetition_penalty=1.2, **{name: 5})

@@ -25,7 +25,7 @@ from tests.tools.importers.conftest import MARIAN, edit, weights_of
 
 LINES = [*SENTENCES["source"][:2], "", "A man."]
 TAGGED = [f">>fra<< {line}" if line else "" for line in LINES]
-SEARCH = kt.SearchConfig(4, 1.0, length_norm="length", max_output_length=31)
+SEARCH = kt.SearchConfig(4, 1.0, 2.0, "length", max_output_length=31)
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_an_export_of_one_target_language(imported, translator, tmp_path):
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
     assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
-    beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
-    assert (beam, card["max_output_length"]) == ({"beam_size": 4, "length_norm": "length"}, 31)
+    beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "beam_patience")}
+    assert (beam, card["max_output_length"]) == ({"beam_size": 4, "beam_patience": 2.0}, 31)
     assert translate(tmp_path, LINES, "--beam-size", "4") == translator.translate(TAGGED)
     names = dict(target_language="fra", max_output_length=31, signatures=("tokens",))
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
