@@ -1,14 +1,11 @@
 """`import` takes folders, zips and names on the Hub; imported runs are runs like any other."""
 
-import functools
-import hashlib
-import http.server
 import json
+import os
 import re
-import shutil
 import sys
-import threading
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from keras_transformer.translation.text_model import TextModel
 from tests.support.command_line import refused, succeeds
 from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import SENTENCES, TAGS
+from tests.support.parity import M2M100
 from tests.support.toy_translator import serve_eagerly
 from tests.tools.importers.conftest import MARIAN, edit, weights_of
 
@@ -69,15 +67,15 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
 
 
-def test_an_export_of_one_target_language(imported, translator, tmp_path):
-    """And with the search of the imported model."""
-    command = "export", imported / "run", tmp_path, "--target-language", "fra"
-    succeeds(*command, "--signatures", "beam")
+def test_an_export_of_one_target_language_with_its_own_search(imported, translator, tmp_path):
+    options = "--target-language", "fra", "--signatures", "beam"
+    succeeds("export", imported / "run", tmp_path, *options)
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
     assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
-    beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "length_norm")}
-    assert (beam, card["max_output_length"]) == ({"beam_size": 4, "length_norm": "length"}, 31)
+    beam = card["signatures"]["beam"]
+    search = beam["beam_size"], beam["length_norm"], card["max_output_length"]
+    assert search == (4, "length", 31)
     assert translate(tmp_path, LINES, "--beam-size", "4") == translator.translate(TAGGED)
     names = dict(target_language="fra", max_output_length=31, signatures=("tokens",))
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
@@ -88,11 +86,9 @@ def test_an_export_of_one_target_language(imported, translator, tmp_path):
 
 
 def test_fine_tuning(imported, translator, tmp_path):
-    pairs = [f"{a}\t{b}\n" for a, b in zip(SENTENCES["source"], SENTENCES["target"], strict=True)]
-    (tmp_path / "pairs.tsv").write_text("".join(pairs))
     options = "--learning-rate 0.003 --warmup-steps 2 --parallel-microbatches 1 --epochs 1"
     options += " --steps-per-epoch 3 --tokens-per-batch 512"
-    files = "--train-source", tmp_path / "pairs.tsv", "--valid-source", tmp_path / "pairs.tsv"
+    files = "--train-source", MARIAN / "sentences.tsv", "--valid-source", MARIAN / "sentences.tsv"
     start = ["train", "--start-from", imported / "run", *options.split(), *files]
     succeeds(*start, "--output", tmp_path / "tuned")
     assert Run(tmp_path / "tuned").read_config().imported.source == "tied"
@@ -108,8 +104,7 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
     refused(["average", path, tmp_path / "mean"], "has no checkpoints")
     refused(["train", "--resume", "--output", path], "is an imported model")
     refused(["import", MARIAN / "tied", path], "is not empty")
-    # They do not fall back to the dates.
-    refused(["evaluate", path], "--source is missing")
+    refused(["evaluate", path], "--source is missing")  # they do not fall back to the dates
     start = ["train", "--output", tmp_path / "tuned", "--start-from"]
     refused([*start, path], "--train-source is missing")
     for words in (["translate"], start):
@@ -161,7 +156,7 @@ def test_what_is_no_model(folder, tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json"])
+@pytest.mark.parametrize("name", ["source.spm", "vocab.json"])
 def test_files_that_are_missing_or_truncated(name, folder):
     path = folder / name
     for content in (path.read_bytes()[: path.stat().st_size // 2], None):
@@ -170,45 +165,23 @@ def test_files_that_are_missing_or_truncated(name, folder):
             read_source(folder)
 
 
-COMMIT = "0" * 40
-
-
-class Hub(http.server.SimpleHTTPRequestHandler):
-    """Answers as the Hub does, with the files of a folder."""
-
-    def end_headers(self):
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", hashlib.sha256(self.path.encode()).hexdigest())
-        super().end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 def test_a_model_by_its_name_on_the_hub(tmp_path, monkeypatch):
-    constants = pytest.importorskip("huggingface_hub.constants")
-    hub, cache, described = (tmp_path / x for x in ("hub", "cache", "hub/api/models/owner/model"))
-    shutil.copytree(MARIAN / "tied", hub / "owner" / "model" / "resolve" / COMMIT)
-    sizes = [(path.name, path.stat().st_size) for path in (MARIAN / "tied").iterdir()]
-    names = {name for name, _ in sizes}
-    about = {"id": "owner/model", "sha": COMMIT, "siblings": [{"rfilename": x} for x in names]}
-    tree = [{"type": "file", "path": name, "size": size, "oid": COMMIT} for name, size in sizes]
-    for place, content in (("revision/main", about), (f"tree/{COMMIT}", tree)):
-        (described / place).parent.mkdir(parents=True)
-        (described / place).write_text(json.dumps(content))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    serve = functools.partial(Hub, directory=hub)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        files = address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
-        new = kt.import_model("owner/model", tmp_path / "run")
-        words = ["import", "owner/other", tmp_path / "2"]
-        refused(words, "owner/other cannot be downloaded from the Hub (")
-        server.shutdown()
-    assert new.read_config().imported.source == "owner/model"
-    assert {path.name for path in cache.glob("*/snapshots/*/*")} == names - {"answers.json"}
+    hub = pytest.importorskip("huggingface_hub")
+
+    def download(name, allow_patterns):
+        if name != "owner/model":
+            raise OSError("404:\nnot found.")
+        for folder in (MARIAN / "tied", M2M100 / "nllb"):
+            names = {path.name for path in folder.iterdir()} - {"answers.json"}
+            found = hub.utils.filter_repo_objects(os.listdir(folder), allow_patterns=allow_patterns)
+            assert {*found} == names
+        return str(MARIAN / "tied")
+
+    like_theirs = mock.create_autospec(hub.snapshot_download, side_effect=download)
+    monkeypatch.setattr(hub, "snapshot_download", like_theirs)
+    run = kt.import_model("owner/model", tmp_path / "run")
+    assert run.read_config().imported.source == "owner/model"
+    message = "owner/other cannot be downloaded from the Hub (404: not found)."
+    refused(["import", "owner/other", tmp_path / "2"], message)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused(["import", "owner/model", tmp_path / "2"], "pip install huggingface_hub")

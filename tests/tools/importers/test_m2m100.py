@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from fnmatch import fnmatch
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
 from keras_transformer.runs.training_data import check_training
-from keras_transformer.tools.importers.importing import HUB_FILES, read_source
+from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.translation.text_model import begin_with_languages
 from tests.support.layer_harness import assert_equal
 from tests.support.parity import M2M100, SEARCHES
@@ -51,11 +50,6 @@ def test_what_transformers_computes(name, tmp_path):
         # The forced token has the probability 1, but counts as one of the length.
         lengths = [1 + len(row) if options.beam_size > 1 else 1 for row in ours]
         np.testing.assert_allclose(score[:, 0], log_prob[:, 0] / lengths, rtol=1e-5)
-
-
-def test_what_is_downloaded():
-    names = {path.name for path in (M2M100 / "nllb").iterdir()} - {"answers.json"}
-    assert {name for name in names if any(fnmatch(name, kind) for kind in HUB_FILES)} == names
 
 
 def test_what_is_imported(tmp_path, capsys):
@@ -101,23 +95,16 @@ def test_languages_by_their_order_alone(folder):
 
 def test_unsupported_models(folder):
     for name, changes, message in (
-        ("config.json", {"model_type": "mbart"}, "the model is of the type 'mbart'; only marian"),
         ("config.json", {"model_type": "nllb-moe"}, "the model is of the type 'nllb-moe'"),
         ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id must be 2"),
         ("config.json", {"vocab_size": 90}, "vocab_size must be 96 pieces and languages and"),
         ("tokenizer_config.json", {"num_madeup_words": 8}, "and 8 num_madeup_words, received 98"),
         ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "'SMALL100Tokenizer'"),
-        (
-            "tokenizer_config.json",
-            {"added_tokens_decoder": {"99": {"content": "deu_Latn"}}},
-            "must number added tokens from 91, the size of the vocabulary, received {99: ",
-        ),
     ):
         sound = (folder / name).read_text()
         edit(folder / name, **changes)
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(ValueError, match=message):
             weights_of(folder)
-        assert message in str(caught.value), caught.value
         (folder / name).write_text(sound)
     (folder / "sentencepiece.bpe.model").unlink()
     with pytest.raises(ValueError, match="copy it from the model that was fine-tuned"):
@@ -144,8 +131,6 @@ def test_a_training_names_its_languages(tmp_path):
     sides = zip(corpus.tokenizers, vars(corpus.pairs).values(), strict=True)
     firsts = [tokenizer.pieces(side.gather(np.arange(1))[0]).numpy() for tokenizer, side in sides]
     assert [row[0].decode() for row in firsts] == [*both.values()]
-    languages = config.find_languages()
-    assert languages.num_forced == 1
-    legacy = dataclasses.replace(languages, order="text source").choose(*both.values())
+    languages = dataclasses.replace(config.find_languages(), order="text source")
     with pytest.raises(ValueError, match="sources end with the token of their language cannot be"):
-        legacy.beginnings()  # which trainings and prepare call
+        languages.choose(*both.values()).beginnings()  # which trainings and prepare call
