@@ -114,8 +114,7 @@ def test_transformer(export, tmp_path):
 @pytest.mark.parametrize("export", [onnx, litert])
 def test_classifier_with_the_other_positions(export, tmp_path):
     """Ids that there are not are errors, not some other row of the embedding."""
-    relative = ("relative", "bucketed", "disentangled")
-    run = check(classifier("learned", relative), export, tmp_path)
+    run = check(classifier("learned", ["relative", "bucketed", "disentangled"]), export, tmp_path)
     for invalid in (-1, VOCABULARY):
         with pytest.raises(Exception, match="out of .*bounds"):
             run({"ids": np.full((2, 5), invalid, "int32")})

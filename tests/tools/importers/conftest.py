@@ -1,7 +1,9 @@
 """Models of other systems: one that is imported once for all, and copies to change."""
 
 import json
+import re
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -120,3 +122,16 @@ def weights_of(folder, *described):
     transformer.build()
     load_weights(transformer, model, *sides)
     return transformer.get_weights()
+
+
+def refused(folder, message, *described):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        weights_of(folder, *described)
+    assert "\n" not in str(error.value)
+
+
+def write_zip(path, entries):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return path

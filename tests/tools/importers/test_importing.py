@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import zipfile
 from unittest import mock
 
 import numpy as np
@@ -19,7 +18,7 @@ from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import SENTENCES, TAGS
 from tests.support.parity import M2M100
 from tests.support.toy_translator import serve_eagerly
-from tests.tools.importers.conftest import MARIAN, edit, weights_of
+from tests.tools.importers.conftest import MARIAN, edit, weights_of, write_zip
 
 LINES = [*SENTENCES["source"][:2], "", "A man."]
 TAGGED = [f">>fra<< {line}" if line else "" for line in LINES]
@@ -112,26 +111,21 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
         refused([*words, MARIAN / "tied"], remedy)
 
 
-def write_zip(path, folder, inside="", more=None):
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in folder.iterdir() if folder else ():
-            archive.write(file, inside + file.name)
-        for name, content in (more or {}).items():
-            archive.writestr(name, content)
-    return path
+def files_of(folder, inside=""):
+    return {inside + file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_zips_are_their_folders(folder, tmp_path):
     mac = {f"__MACOSX/top/._{x.name}": b"\0\5\x16\7" for x in folder.iterdir()}
     other = {"top/onnx/config.json": "{}", "top/.DS_Store": b"\0", "top/": b""}
-    path = write_zip(tmp_path / "some.zip", folder, "top/", mac | other)
+    path = write_zip(tmp_path / "some.zip", files_of(folder, "top/") | mac | other)
     assert kt.import_model(path, tmp_path / "run").read_config().imported.source == "some"
     assert_equal(kt.load(tmp_path / "run").model.get_weights(), weights_of(folder))
     refused(["translate", path], f"keras-transformer import {path} RUN")
     edit(folder / "config.json", d_model=8)
-    path = write_zip(tmp_path / "some.zip", folder)
+    path = write_zip(tmp_path / "some.zip", files_of(folder))
     refused(["import", path, tmp_path / "2"], f"keras-transformer: {path}/model.safetensors: ")
-    path = write_zip(tmp_path / "two.zip", folder, "a/", {"b/model.npz": b""})
+    path = write_zip(tmp_path / "two.zip", files_of(folder, "a/") | {"b/model.npz": b""})
     refused(["import", path, tmp_path / "2"], f"{path} must be the zip of one model")
 
 
@@ -139,7 +133,7 @@ def test_zips_that_leave_their_folder(tmp_path):
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "opus.zip"
     for name in ("../model.npz", f"{tmp_path}/model.npz", "a/../../model.npz", "..\\model.npz"):
-        write_zip(path, None, more={name: b""})
+        write_zip(path, {name: b""})
         refused(["import", path, tmp_path / "run"], "opus.zip")
     assert [x.name for x in tmp_path.iterdir()] == ["in"]
 

@@ -14,12 +14,7 @@ from keras_transformer.presets.languages import Languages
 from keras_transformer.tools.importers.importing import read_source
 from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import OPTIONS, SIDES, TAGS, read_pieces, train_spm, write_native
-from tests.tools.importers.conftest import weights_of
-
-
-def edit_decoder(folder, **changes):
-    path = folder / "decoder.yml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+from tests.tools.importers.conftest import refused, weights_of
 
 
 def marian_positions(dim, num_positions=2048):
@@ -63,13 +58,14 @@ def test_native_models_score_as_ctranslate2_does(how, tmp_path, monkeypatch):
 
 
 def test_lists_of_the_tatoeba_challenge(tmp_path):
-    kinds = "yml", "lists"
-    one, other = (write_native(tmp_path / x, separate=True, vocabularies=x) for x in kinds)
+    one = write_native(tmp_path / "yml", separate=True)
+    how = dict(separate=True, vocabularies="lists")
+    moved = {"vocabs": [f"/home/{end}/opus.{end}.vocab" for end in ("src", "trg")]}
+    other = write_native(tmp_path / "lists", **how, decoder=moved)
     for side, end in zip(SIDES, ("src", "trg"), strict=True):
         os.rename(other / f"opus.{side}.lists", other / f"opus.{end}.vocab")
     expected = read_source(one)
     assert expected.source.tags == TAGS and expected.source != expected.target
-    edit_decoder(other, vocabs=[f"/home/{end}/opus.{end}.vocab" for end in ("src", "trg")])
     assert_equal(weights_of(other), weights_of(one))
     for name in ("._model.npz", "._opus.source.vocab.yml"):  # of macOS
         (other / name).write_bytes(b"\0\5\x16\7")
@@ -94,7 +90,7 @@ def test_search_of_marian(tmp_path):
     assert model.notes == ["output-sampling ['topk', '10'] of the configuration is ignored."]
     assert (model.imported.beam_size, model.imported.length_penalty) == (3, 2)
     assert model.target.suppressed == frozenset()
-    edit_decoder(folder, normalize=None)
+    folder = write_native(tmp_path / "opus", decoder={"normalize": None})
     assert read_source(folder).imported.length_penalty == 0
 
 
@@ -113,27 +109,24 @@ def test_unsupported_models(tmp_path):
         ({"dec-depth": 2}, "lacks decoder_l2"),
     ):
         content = np.frombuffer(yaml.safe_dump(OPTIONS | changes).encode() + b"\0", "int8")
-        with pytest.raises(ValueError, match=message):
-            weights_of(write_native(tmp_path, tensors={"special:model.yml": content}))
+        refused(write_native(tmp_path, tensors={"special:model.yml": content}), message)
 
 
 def test_unsupported_decoders(tmp_path):
     for decoder, message in (
         ({"word-penalty": 0.5}, "word-penalty must be"),
-        ({"models": ["a.npz", "b.npz"]}, "copy one of them into a new folder.*ensembles are not"),
+        ({"models": ["a.npz", "b.npz"]}, "copy one of them into a new folder, with"),
         ({"vocabs": ["a.vocab"]}, "must have a vocabulary for source and target"),
         ({"vocabs": 7}, "has an option or a tensor of another form"),
         ({"beam-size": 0}, "beam_size must be"),
     ):
-        with pytest.raises(ValueError, match=message):
-            read_source(write_native(tmp_path, decoder=decoder))
+        refused(write_native(tmp_path, decoder=decoder), message)
 
 
 def test_tensors_that_do_not_fit(tmp_path):
     for name, value, message in (
         ("decoder_l1_self_extra", np.ones((4, 4)), "has decoder_l1_self_extra"),
         ("encoder_l1_self_Wq", np.full((16, 16), np.nan), "not finite"),
-        ("encoder_l1_self_Wq", np.ones((16, 8)), r"must have the shape \[16, 16\]"),
+        ("encoder_l1_self_Wq", np.ones((16, 8)), "must have the shape [16, 16]"),
     ):
-        with pytest.raises(ValueError, match=message):
-            weights_of(write_native(tmp_path, tensors={name: value.astype("float32")}))
+        refused(write_native(tmp_path, tensors={name: value.astype("float32")}), message)

@@ -1,6 +1,5 @@
 """Run directories of OpenNMT-tf: what OpenNMT-tf computes with them, and which are refused."""
 
-import re
 import shutil
 
 import numpy as np
@@ -14,7 +13,7 @@ from keras_transformer.tools.importers.opennmt_tf import read_description
 from keras_transformer.tools.importers.weights import resolve_sharing
 from tests.support.layer_harness import assert_equal
 from tests.support.paths import FIXTURES
-from tests.tools.importers.conftest import Imported, weights_of
+from tests.tools.importers.conftest import Imported, refused, weights_of
 
 FOLDER = FIXTURES / "opennmt"
 ACTIVATIONS = {"all": None, "target": "silu", "input": None, "none": "relu"}
@@ -67,12 +66,6 @@ def edit(folder, section=None, **changes):
     options = yaml.safe_load((folder / "data.yml").read_text())
     (options[section] if section else options).update(changes)
     (folder / "data.yml").write_text(yaml.safe_dump(options))
-
-
-def refused(folder, message, *described):
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
-        weights_of(folder, *described)
-    assert "\n" not in str(error.value)
 
 
 def test_averaged_and_latest_checkpoints(folder):

@@ -8,7 +8,6 @@ import pickletools
 import re
 import shutil
 import struct
-import zipfile
 
 import hypothesis
 import numpy as np
@@ -18,14 +17,7 @@ from safetensors.numpy import save_file
 
 import keras_transformer as kt
 from keras_transformer.tools.importers.tensors import read_tensors
-from tests.tools.importers.conftest import MARIAN
-
-
-def write_zip(path, entries):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-    return path
+from tests.tools.importers.conftest import MARIAN, write_zip
 
 
 class Call:
