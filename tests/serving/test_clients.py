@@ -208,6 +208,6 @@ def test_status_and_urls_that_are_none():
     with server_stand_ins.serving_rest(None) as url:
         (status,) = rest.RestClient(url, "toy").status()["model_version_status"]
         assert status["state"] == "AVAILABLE"
-    for url in ("localhost:8501", "http://", "http://[::1", "http://a:b"):
+    for url in ("localhost:8501", "http://", "ftp://localhost", "http://a:b"):
         with pytest.raises(rest.ClientError, match="Expected a URL such as"):
             rest.RestClient(url, "toy")

@@ -75,7 +75,7 @@ def test_a_map_for_each_head_and_a_row_for_each_layer():
 
 
 def test_long_words_are_turned_and_labels_thinned():
-    for words, turned in ((WORDS, [90] * 6), (DATE, [0] * (len(DATE) - 1) + [90])):
+    for words, turned in (([*WORDS, "a"], [90] * 7), (DATE, [0] * (len(DATE) - 1) + [90])):
         labels = draw(words, list("ab"))[0].axes[0].get_xticklabels()
         assert [label.get_rotation() for label in labels] == turned  # or all, or what is long
     for count, step in ((60, 1), (200, 2)):
