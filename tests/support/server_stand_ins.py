@@ -53,7 +53,8 @@ class Model:
 @contextlib.contextmanager
 def serving_http(handler):
     """Yields the URL of a server of the standard library."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    quiet = type("Quiet", (handler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), quiet) as server:
         server.handle_error = lambda *_: None  # a client that has given up
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
         try:
