@@ -16,7 +16,6 @@ from tests.support.toy_translator import save_run, toy_pairs, trained_translator
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory):
     """The half-trained toy, read from a run directory: do not change its weights."""
-
     toy = functools.partial(save_run, trained_translator())
     return kt.load(made_once(tmp_path_factory, "toy-run", toy), "float32")
 
@@ -35,7 +34,6 @@ def toy_version(translator, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(toy_version):
-    """A process that answers as a server with this export does."""
     with ServerProcess(toy_version) as process:
         yield process
 

@@ -1,14 +1,11 @@
-"""An export in a server's hands: TensorFlow's C++ loader, XLA switched off, and no Python.
-
-See c_api.py for what is run, by `ServerProcess`; loader.cc is the program without any Python.
-"""
+"""An export in a server's hands: TensorFlow's C++ loader, XLA switched off, and no Python."""
 
 import io
 import math
 import os
 import pathlib
 import shutil
-import types
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -53,11 +50,6 @@ def test_any_text_is_answered_by_text(server, texts):
     assert int(read_proc(server, "status").partition("VmHWM:")[2].split()[0]) < MOST_MEMORY
 
 
-def test_the_process_is_configured_as_a_server(server):
-    variables = read_proc(server, "environ").split("\0")
-    assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
-
-
 def test_requests_that_do_not_fit(server):
     for inputs, message in (
         ([["a", "b"], ["c"]], "must all have the same length"),
@@ -80,16 +72,13 @@ def test_many_threads_give_the_serial_answers():
         np.testing.assert_allclose(one["log_prob"], other["log_prob"], rtol=0, atol=1e-4)
 
 
-def interrupt():
-    raise KeyboardInterrupt
-
-
 def test_an_interrupted_request_is_not_answered_later(monkeypatch):
     """The next request got the answer to the one before; `predict_all` waited for ever."""
     requests = [([source] * 500, "serving_default") for source in SOURCES * 20]
     with ServerProcess(PLAIN) as server:
+        interrupted = mock.Mock(**{"readline.side_effect": KeyboardInterrupt})
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(server, "_replies", types.SimpleNamespace(readline=interrupt))
+            patched.setattr(server, "_replies", interrupted)
             server.predict_all(requests)
         with pytest.raises(RuntimeError, match="ended with status -9"):
             server.predict(SOURCES)
@@ -115,28 +104,22 @@ def test_native_death_is_one_sentence(tmp_path, monkeypatch):
         assert "\n" not in str(error.value)
 
 
-def test_limits_are_those_of_the_machine():
+def test_the_process_is_configured_as_a_server_with_the_limits_of_the_machine():
     with ServerProcess(PLAIN, limited=True) as server:
+        variables = read_proc(server, "environ").split("\0")
         lines = read_proc(server, "limits").splitlines()
+    assert {f"{name}={value}" for name, value in ENVIRONMENT.items()} <= set(variables)
     limits = {line[:26].strip(): line[26:].split()[0] for line in lines}
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert int(limits["Max data size"]) <= memory
+    assert int(limits["Max data size"]) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 3600 <= int(limits["Max cpu time"]) < 4000
-
-
-def test_server_without_sentencepiece_ops_cannot_load(monkeypatch):
-    monkeypatch.setattr(server_process, "TEXT_OPS", {})
-    with pytest.raises(ValueError, match="Op type not registered 'SentencepieceOp'"):
-        ServerProcess(PLAIN)
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A model of which XLA compiles a function: a server loads it, and fails when it is asked."""
     return stand_ins.save(stand_ins.CompiledByXla(), tmp_path_factory.mktemp("compiled"))
 
 
-def test_model_compiled_by_xla_fails(compiled):
+def test_a_model_compiled_by_xla_fails_when_it_is_asked(compiled):
     with ServerProcess(compiled) as server:
         assert "XLA compilation disabled" in server.predict(["a cat"])["error"]
 

@@ -1,8 +1,4 @@
-"""Models without text in the formats of ONNX Runtime, LiteRT, TensorFlow and TensorFlow.js.
-
-The converters trace a model without knowing batch size and lengths. Each file is run on batches of
-several shapes, with padding, by the format's own runtime.
-"""
+"""Models without text in other formats, whose converters know neither batch size nor lengths."""
 
 import json
 import os
@@ -52,14 +48,10 @@ def transformer(**options):
     ]
 
 
-def call(model, inputs):
-    if isinstance(model, kt.Transformer):
-        return model((inputs["source"], inputs["target"]))
-    return model(inputs["ids"])
-
-
-def run_onnx(path):
-    session = onnxruntime.InferenceSession(path)
+# Each exports a model, and returns a function by which the format's own runtime runs the file.
+def onnx(model, folder):
+    model.export(folder / "model.onnx", format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
     return lambda inputs: session.run(None, inputs)[0]
 
 
@@ -69,69 +61,72 @@ def run_litert(path):
     return lambda inputs: signature(**inputs)["output_0"]
 
 
-FORMATS = {"onnx": ("model.onnx", run_onnx), "litert": ("model.tflite", run_litert)}
+def litert(model, folder):
+    model.export(folder / "model.tflite", format="litert", verbose=False)
+    return run_litert(folder / "model.tflite")
 
 
-def export(model, batches, format, folder):
-    """Returns a function that runs the file, which gives the model's numbers."""
-    name, load = FORMATS[format]
-    expected = [call(model, inputs) for inputs in batches]
-    model.export(folder / name, format=format, verbose=False)
-    run = load(folder / name)
+def tensorflow_lite(model, folder):
+    """By TensorFlow's own converter, from the SavedModel of `model.export`."""
+    model.export(folder / "model", verbose=False)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "model"))
+    (folder / "model.tflite").write_bytes(converter.convert())
+    return run_litert(folder / "model.tflite")
+
+
+def tensorflow_js(model, folder):
+    """By TensorFlow.js' converter of SavedModels, run by Node."""
+    model.export(folder / "model", verbose=False)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["NODE_PATH"] = os.path.join(TFJS, "node_modules")
+    converter = [os.path.join(TFJS, "bin", "tensorflowjs_converter")]
+    converter += ["--input_format=tf_saved_model", folder / "model", folder / "js"]
+    child_process.run(converter, env=environment, check=True, capture_output=True)
+
+    def run(inputs):
+        arrays = {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
+        options = dict(env=environment, input=json.dumps([arrays]).encode(), capture_output=True)
+        done = child_process.run(["node", SUPPORT / "run_tfjs.js", folder / "js"], **options)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        ((shape, values),) = json.loads(done.stdout.splitlines()[-1])
+        return np.array(values, "float32").reshape(shape)
+
+    return run
+
+
+def check(made, export, folder):
+    """The file gives the model's numbers; returns the function that runs it."""
+    model, batches = made
+    # A Transformer takes a tuple.
+    expected = [model(tuple(x.values()) if len(x) > 1 else x["ids"]) for x in batches]
+    run = export(model, folder)
     for inputs, outputs in zip(batches, expected, strict=True):
         assert_close(run(inputs), outputs)
     return run
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_transformer(format, tmp_path):
+@pytest.mark.parametrize("export", [onnx, litert])
+def test_transformer(export, tmp_path):
     options = dict(positions="rotary", share_embeddings="all", norm="pre", output_bias=True)
-    export(*transformer(suppress_ids=True, **options), format, tmp_path)
+    check(transformer(suppress_ids=True, **options), export, tmp_path)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_classifier_with_the_other_positions(format, tmp_path):
+@pytest.mark.parametrize("export", [onnx, litert])
+def test_classifier_with_the_other_positions(export, tmp_path):
     """Ids that there are not are errors, not some other row of the embedding."""
-    model, batches = classifier("learned", ("relative", "bucketed", "disentangled"))
-    run = export(model, batches, format, tmp_path)
+    run = check(classifier("learned", ["relative", "bucketed", "disentangled"]), export, tmp_path)
     for invalid in (-1, VOCABULARY):
         with pytest.raises(Exception, match="out of .*bounds"):
-            run({"ids": np.full_like(batches[0]["ids"], invalid)})
+            run({"ids": np.full((2, 5), invalid, "int32")})
 
 
-def test_tflite_converter_and_what_onnx_cannot_compute(tmp_path):
-    """TensorFlow's own converter, from the SavedModel of `model.export`."""
-    model, batches = transformer(activation="celu")
-    expected = [call(model, inputs) for inputs in batches]
-    model.export(tmp_path / "model", verbose=False)
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path / "model"))
-    (tmp_path / "model.tflite").write_bytes(converter.convert())
-    run = run_litert(tmp_path / "model.tflite")
-    for inputs, outputs in zip(batches, expected, strict=True):
-        assert_close(run(inputs), outputs)
+def test_what_onnx_cannot_compute(tmp_path):
+    check(transformer(activation="celu"), tensorflow_lite, tmp_path)
 
 
 @pytest.mark.ordeal
 @pytest.mark.parametrize("make", [classifier, transformer])
 def test_tensorflow_js(make, tmp_path):
-    """The SavedModel of `model.export` by TensorFlow.js' converter, run by Node."""
     if not TFJS or not shutil.which("node"):
         pytest.skip("needs Node, and TFJS, an environment: see `make ordeal`")
-    model, batches = make()
-    expected = [call(model, inputs) for inputs in batches]
-    model.export(tmp_path / "model", verbose=False)
-    converter = [os.path.join(TFJS, "bin", "tensorflowjs_converter")]
-    converter += ["--input_format=tf_saved_model", tmp_path / "model", tmp_path / "js"]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    child_process.run(converter, env=environment, check=True, capture_output=True)
-    arrays = [
-        {key: [str(x.dtype), x.shape, x.ravel().tolist()] for key, x in inputs.items()}
-        for inputs in batches
-    ]
-    environment["NODE_PATH"] = os.path.join(TFJS, "node_modules")
-    options = dict(env=environment, input=json.dumps(arrays).encode(), capture_output=True)
-    done = child_process.run(["node", SUPPORT / "run_tfjs.js", tmp_path / "js"], **options)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    for (shape, values), outputs in zip(found, expected, strict=True):
-        assert_close(np.array(values, "float32").reshape(shape), outputs)
+    check(make(), tensorflow_js, tmp_path)

@@ -8,12 +8,10 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.serving import saved_model
-from keras_transformer.serving.served_translator import StoredWeights, functions_of, run_signature
+from keras_transformer.serving.served_translator import StoredWeights, functions_of
 from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.versions import make_inputs, read_card
 from tests.support.toy_translator import SOURCES, random_translator
-
-HOSTILE_NUMBERS = [0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e-30, 3.4e38]
 
 
 def test_what_is_too_long_is_cut(server):
@@ -36,7 +34,6 @@ def test_one_token_to_choose_from_is_greedy_search(server):
 
 
 def test_samples_depend_on_their_own_row_only(server):
-    """Rows with settings of their own answer as they would alone: requests can be joined."""
     texts = ["abc", "hgf", "cafe", "abc"]
     rows = {"temperature": [0.5, 1.0, 2.0, 1.0], "top_k": [0, 2, 5, 0]}
     rows |= {"top_p": [1.0, 0.9, 1.0, 0.3], "seed": [1, 2, 3, -(2**62)]}
@@ -49,8 +46,9 @@ def test_samples_depend_on_their_own_row_only(server):
 
 
 def test_sampling_takes_any_number(server):
+    numbers = [0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e-30, 3.4e38]
     ks = [-5, 0, 1, 10**6, 2**31 - 1, -(2**31), 3]
-    for values in ({"temperature": HOSTILE_NUMBERS}, {"top_p": HOSTILE_NUMBERS}, {"top_k": ks}):
+    for values in ({"temperature": numbers}, {"top_p": numbers}, {"top_k": ks}):
         reply = sample(server, ["abc"] * 7, **values)
         assert len(reply["text"]) == 7 and np.isfinite(reply["log_prob"]).all()
 
@@ -65,26 +63,21 @@ def test_all_inputs_have_as_many_rows(server):
 
 
 def test_attention_is_the_models(translator, server):
-    reply, model = server.predict(SOURCES, "attention"), translator.model
+    reply = server.predict(SOURCES, "attention")
     assert reply["text"] == server.predict(SOURCES)["text"]
-    for i, source in enumerate(SOURCES):
-        sources = [token for token in reply["source_tokens"][i] if token]
-        targets = [token for token in reply["target_tokens"][i] if token]
-        weights = np.array(reply["attention"][i])
-        assert weights.shape == (len(reply["target_tokens"][0]), len(reply["source_tokens"][0]))
-        assert not weights[len(targets) :].any() and not weights[:, len(sources) :].any()
-        if not source:
-            assert not sources and not targets
-            continue
-        assert sources[-1] == "</s>" and "".join(sources[:-1]).replace("\u2581", "") == source
-        if i > 2:  # one is enough of what follows, of a model with a single layer
-            continue
-        ids, _ = translator.read_source([source])
-        found, *_ = translator.translate_ids(ids, tf.constant([False]))
-        target = tf.concat([[[kt.START]], found[0, :, :-1]], axis=1)
-        _, scores = model((ids, target), return_attention_scores=True)
-        expected = np.mean(scores["cross"][translator.default_layer][0], axis=0)
-        np.testing.assert_allclose(weights[: len(targets), : len(sources)], expected, atol=1e-5)
+    sides, shape = [reply["target_tokens"], reply["source_tokens"]], np.shape(reply["attention"])
+    assert shape[1:] == tuple(len(side[0]) for side in sides)
+    for i, source in enumerate(SOURCES[:4]):
+        targets, sources = ([token for token in side[i] if token] for side in sides)
+        weights, there = np.array(reply["attention"][i]), np.s_[: len(targets), : len(sources)]
+        if source:
+            maps = kt.attention_maps(translator, source)
+            assert (sources, targets) == (maps.source_tokens, maps.target_tokens)
+            expected = np.mean(maps.scores["cross"][translator.default_layer], axis=0)
+            np.testing.assert_allclose(weights[there], expected, atol=1e-5)
+        weights[there] = 0
+        assert not weights.any()
+    assert not sources and not targets  # of an empty text
 
 
 def test_tokens_are_what_text_is_cut_into(translator, server):
@@ -120,13 +113,6 @@ def test_what_no_export_can_be_made_of(translator):
     ):
         with pytest.raises(ValueError, match=message):
             functions_of(module, kt.ExportConfig(**options))
-
-
-def test_limit_of_an_export(translator):
-    config = kt.ExportConfig(max_output_length=3, signatures=("tokens",))
-    _, functions = functions_of(translator, config)
-    ids = translator.source_tokenizer(SOURCES).to_tensor().numpy()
-    assert np.shape(run_signature(functions, "tokens", {"ids": ids})["ids"]) == (10, 3)
 
 
 @pytest.fixture(scope="module")
@@ -178,19 +164,18 @@ def test_int8_has_a_scale_for_every_output_channel(model):
     assert sum(map(is_matrix, model.weights)) == 2 + 2 + 6 + 10
 
 
-PRECISIONS = {
-    # In float32, though it was trained in half precision; tables of distances are not rounded.
-    "int8": dict(positions="relative", max_distance=2, norm="pre", dtype="mixed_bfloat16"),
-    "bfloat16": dict(positions="learned", share_embeddings="target", num_layers=2),
-}
+# In float32, though it was trained in half precision; tables of distances are not rounded.
+INT8 = dict(positions="relative", max_distance=2, norm="pre", dtype="mixed_bfloat16")
+BFLOAT16 = dict(positions="learned", share_embeddings="target", num_layers=2)
+PRECISIONS = [("int8", INT8, "float32", 0.45), ("bfloat16", BFLOAT16, "bfloat16", 0.6)]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_export_computes_with_rounded_weights(precision, tmp_path, monkeypatch):
-    """As the model in memory does with them, in as few bytes as was asked for."""
+@pytest.mark.parametrize("precision, options, computation, share", PRECISIONS)
+def test_an_export_computes_with_rounded_weights(
+    precision, options, computation, share, tmp_path, monkeypatch
+):
     monkeypatch.setattr(saved_model, "check", lambda *_: [])  # what follows asks for more
-    translator = random_translator(seed=5, **PRECISIONS[precision])
-    computation, share = {"int8": ("float32", 0.45), "bfloat16": ("bfloat16", 0.6)}[precision]
+    translator = random_translator(seed=5, **options)
     config = kt.ExportConfig(signatures=(), precision=precision, computation=computation)
     path = kt.export(translator, tmp_path, config=config)
     card = read_card(path)
@@ -201,15 +186,14 @@ def test_an_export_computes_with_rounded_weights(precision, tmp_path, monkeypatc
     for weight in translator.model.weights:
         assert weight.name.startswith("relative_") <= np.array_equal(weight, rounded[weight.path])
         weight.assign(rounded[weight.path])
-    policy = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[computation]
-    translator = translator.in_precision(policy)
+    is_half = computation == "bfloat16"
+    translator = translator.in_precision("mixed_bfloat16" if is_half else "float32")
     best = [found for (found,) in translator.translate_n_best(SOURCES, n_best=1)]
     with ServerProcess(path) as server:
         found = server.predict(SOURCES)
     # In half precision, two tokens can tie; of the same, 2e-2 for each of twelve.
     alike = [i for i, one in enumerate(best) if one.text == found["text"][i]]
-    assert len(alike) >= (len(SOURCES) if computation == "float32" else 7)
-    assert len(set(found["text"])) > 3
-    for i in alike:
-        tolerance = 1e-3 if computation == "float32" else 12 * 2e-2
-        assert found["log_prob"][i] == pytest.approx(best[i].log_prob, abs=tolerance)
+    assert len(alike) >= (7 if is_half else len(SOURCES)) and len(set(found["text"])) > 3
+    expected = [best[i].log_prob for i in alike]
+    tolerance = 12 * 2e-2 if is_half else 1e-3
+    assert [found["log_prob"][i] for i in alike] == pytest.approx(expected, abs=tolerance)

@@ -4,8 +4,6 @@ import http.server
 import pathlib
 import re
 import shutil
-import sys
-import threading
 
 import kubernetes_validate
 import pytest
@@ -17,7 +15,9 @@ import keras_transformer as kt
 from keras_transformer.serving.server_process import ENVIRONMENT
 from tests.serving.test_clients import rest
 from tests.support import child_process
+from tests.support.command_line import python
 from tests.support.paths import EXPORT, ROOT
+from tests.support.server_stand_ins import serving_http
 from tests.support.toy_translator import SOURCES
 
 ENV = dict(re.findall("^(\\w+)=(.*)$", (EXPORT / ".env").read_text(), re.MULTILINE))
@@ -41,8 +41,7 @@ POD = DEPLOYMENT["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 
 
-def test_the_servers_version_is_in_one_place():
-    """Where people read it as well, it is that one."""
+def test_the_servers_version_is_in_one_place_or_that_one():
     assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION) and len(ENV) == 1
     paths = [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb"), *EXPORT.glob("*.*")]
     paths += [*EXPORT.glob("kubernetes/*"), *EXPORT.glob("config/*.*")]
@@ -54,8 +53,7 @@ def test_the_servers_version_is_in_one_place():
 
 
 def content(name):
-    """A file of the server's, without comments."""
-    return re.sub(" *#.*", "", (EXPORT / "config" / name).read_text())
+    return re.sub(" *#.*", "", (EXPORT / "config" / name).read_text())  # without comments
 
 
 def test_models():
@@ -85,13 +83,10 @@ def test_batching():
     assert [*found][:2] == ["max_execution_batch_size", "max_batch_size"] and 0 < size < most
     assert [*found][2:] == ["batch_timeout_micros", "num_batch_threads", "max_enqueued_batches"]
     assert min(others) > 0
-    limit = f"up to {most}"
     for name in ("client_rest.py", "client_grpc.py"):
         text = " ".join((EXPORT / name).read_text().split())
-        assert f'"--batch-size", type=int, default={size}, help=' in text
-        assert f"config/ allows {limit}" in text
-    for page in (EXPORT / "README.md", ROOT / "docs" / "serving.md"):
-        assert f"{limit} texts" in " ".join(page.read_text(encoding="utf-8").split()), page
+        wanted = f'default={size}, help="lines in a request; config/ allows up to {most}'
+        assert f'"--batch-size", type=int, {wanted}' in text
 
 
 def test_monitoring():
@@ -99,8 +94,7 @@ def test_monitoring():
     assert " ".join(content("monitoring.config").split()) == expected
     assert REST["metadata"]["annotations"]["prometheus.io/path"] == METRICS
     # The Prometheus Operator's own kind: see its Documentation/api-reference/api.md.
-    assert MONITOR["apiVersion"] == "monitoring.coreos.com/v1"
-    assert MONITOR["kind"] == "ServiceMonitor"
+    assert f"{MONITOR['apiVersion']}/{MONITOR['kind']}" == "monitoring.coreos.com/v1/ServiceMonitor"
     (endpoint,) = MONITOR["spec"]["endpoints"]
     assert {*MONITOR["spec"]} == {"selector", "endpoints"}
     assert {*endpoint} == {"port", "path", "interval"} and endpoint["path"] == METRICS
@@ -113,9 +107,7 @@ def test_monitoring():
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", "training-compose.yml"])
 def test_compose_files_hold_by_their_schema(name):
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = child_process.run([*command, EXPORT / name], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    python("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", EXPORT / name)
 
 
 def test_compose_file_starts_the_server_of_the_manifests():
@@ -136,29 +128,22 @@ def test_compose_file_starts_the_server_of_the_manifests():
 
 
 class Metrics(http.server.BaseHTTPRequestHandler):
-    """Answers as TF Serving does whose models are loaded."""
-
-    def do_GET(self):
+    def do_GET(self):  # as TF Serving whose models are loaded
         self.send_response(200 if self.path == METRICS else 404)
         self.end_headers()
-
-    def log_message(self, *_):
-        pass
 
 
 def test_health_check_of_the_compose_file():
     _, *command = COMPOSED["healthcheck"]["test"]  # CMD
 
-    def healthy(port):
-        here = [part.replace("8501", str(port)) for part in command]
+    def healthy(url):
+        here = [part.replace("8501", url.rpartition(":")[2]) for part in command]
         return not child_process.run(here, capture_output=True, timeout=10).returncode
 
     for handler in (Metrics, http.server.BaseHTTPRequestHandler):  # which answers 501
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-            assert healthy(server.server_port) == (handler is Metrics)
-            server.shutdown()
-    assert not healthy(server.server_port)  # nobody listens any more
+        with serving_http(handler) as url:
+            assert healthy(url) == (handler is Metrics)
+    assert not healthy(url)  # nobody listens any more
 
 
 def docker_runs():
@@ -184,11 +169,10 @@ def test_real_server(translator, tmp_path):
         child_process.run([*compose, "down"], check=True)
 
 
-def test_manifests_hold_by_their_schemas():
-    """The oldest ones that there are, and the newest."""
-    oldest = kubernetes_validate.utils.all_versions()[0]
+def test_manifests_hold_by_the_oldest_and_newest_schemas():
+    versions = kubernetes_validate.utils.all_versions()[0], kubernetes_validate.latest_version()
     for manifest in (DEPLOYMENT, AUTOSCALER, REST, GRPC, *manifests("training-job")):
-        for version in (oldest, kubernetes_validate.latest_version()):
+        for version in versions:
             kubernetes_validate.validate(manifest, version, strict=True)  # no unknown fields
 
 

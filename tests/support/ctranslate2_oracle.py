@@ -13,17 +13,14 @@ def translate_with_ctranslate2(path, texts, beam_size, max_length, threads=1, le
     stops at N ended hypotheses whatever is alive.
     """
     source, target = saved.load(path)
-    pieces = source.pieces(source(texts)).to_list()
     engine = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=threads)
-    rows = [[piece.decode() for piece in row] for row in pieces]
+    rows = [[x.decode() for x in row] for row in source.pieces(source(texts)).to_list()]
     options = dict(beam_size=beam_size, length_penalty=length_penalty, return_scores=True)
     # From 0 on: else END cannot come first, and the others share its probability.
     options |= dict(min_decoding_length=0, max_decoding_length=max_length, max_batch_size=64)
     results = engine.translate_batch(rows, **options)
     size = target.vocabulary_size
     ids = {piece.decode(): i for i, piece in enumerate(target.pieces(range(size)).numpy())}
-    found = []
-    for result in results:
-        text = target.detokenize([ids[piece] for piece in result.hypotheses[0]])
-        found.append((text.numpy().decode(), result.scores[0]))
-    return found
+    rows = [[ids[piece] for piece in result.hypotheses[0]] for result in results]
+    texts = [target.detokenize(row).numpy().decode() for row in rows]
+    return [(text, result.scores[0]) for text, result in zip(texts, results, strict=True)]

@@ -1,7 +1,4 @@
-"""The examples in docstrings, and what those of them find that begin with a user's files.
-
-What they call `translator` has learned a few dates, in a real training of seconds.
-"""
+"""The examples in docstrings, and what those of them find that begin with a user's files."""
 
 import ast
 import contextlib
@@ -28,8 +25,7 @@ def docstrings_with_examples():
     """{"layers.attention.MultiHeadAttention": (its module, its docstring)} and so on, of all."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        module = ".".join(parts).removesuffix(".__init__")
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for name, docstring in docstrings_of(ast.parse(path.read_text(encoding="utf-8")), module):
             if ">>>" in docstring:
                 found[name.removeprefix("keras_transformer.")] = module, docstring
@@ -37,7 +33,6 @@ def docstrings_with_examples():
 
 
 def docstrings_of(node, name):
-    """Names and docstrings of a module, class or function and of all that is inside."""
     yield name, ast.get_docstring(node) or ""
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef):
@@ -58,7 +53,7 @@ def user_files(tmp_path_factory):
 def write_files():
     """Texts, with as many words as a vocabulary of 8,000 ids needs, and a table of the dates."""
     random = np.random.default_rng(0)
-    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    letters = list("abcdefghijklmnopqrstuvwxyz")
     words = ["".join(random.choice(letters, size)) for size in random.integers(3, 12, 9000)]
     text = ["two dogs", *(" ".join(words[start : start + 9]) for start in range(0, 9000, 3))]
     for side, lines in (("en", text), ("de", ["zwei Hunde", *text[1:]])):
@@ -70,10 +65,9 @@ def write_files():
     # The model has one target language.
     vocabulary.write_text(vocabulary.read_text().replace(">>", "_").replace("<<", "_"))
     pathlib.Path("dates.tsv").write_text("".join(f"{x}\t{y}\n" for x, y in DATES * 4))
-    pieces = [f"[unused{number}]" for number in range(8000)]  # as many as BERT's has before those
-    pieces[:4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    for number, piece in {1996: "the", 4937: "cat", 7771: "slept", 1012: "."}.items():
-        pieces[number] = piece
+    known = {0: "[PAD]", 1: "[UNK]", 2: "[CLS]", 3: "[SEP]"}  # and others of BERT's
+    known |= {1996: "the", 4937: "cat", 7771: "slept", 1012: "."}
+    pieces = [known.get(number, f"[unused{number}]") for number in range(8000)]
     pathlib.Path("vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     with open("glove.6B.300d.txt", "w", encoding="utf-8") as file:
         for word in ("the", *words):
@@ -81,6 +75,7 @@ def write_files():
 
 
 def make_run():
+    """A real training of seconds, of what examples call `translator`."""
     preset, sizes = kt.get_preset("dates"), dict(num_layers=1, d_model=32, num_heads=2, d_ff=64)
     changes = dict(model=dataclasses.replace(preset.model, dropout=0.0, **sizes))
     changes |= dict(train_source="dates.tsv", valid_source="dates.tsv", learning_rate=1e-2, ema=0.0)

@@ -1,8 +1,7 @@
 """Which ops exports are made of: `python -m tests.support.exported_operations` writes the list.
 
 All signatures, with every choice that an export or an architecture has, each at least once; and the
-exports of earlier versions, which this one reads. What is opened unasked may hold these and no
-others (`keras_transformer/serving/structure.py`).
+exports of earlier versions. What is opened unasked may hold no others (`serving/structure.py`).
 """
 
 import pathlib
@@ -39,8 +38,7 @@ def ensemble():
 
 def with_languages():
     with tempfile.TemporaryDirectory() as folder:
-        run = kt.import_model(FIXTURES / "m2m100" / "nllb", pathlib.Path(folder) / "run")
-        return kt.load(run)
+        return kt.load(kt.import_model(FIXTURES / "m2m100" / "nllb", f"{folder}/run"))
 
 
 def with_words():
@@ -50,12 +48,11 @@ def with_words():
 
 
 HAN = "".join(map(chr, range(0x4E00, 0x5400)))
-# (what is exported, or its architecture; options of the export)
 # glu halves what it is given, and threshold takes more than that.
 ACTIVATIONS = """celu elu exponential gelu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh
 leaky_relu linear log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax
 softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink""".split()
-CHOICES = [
+CHOICES = [  # (what is exported, or its architecture; options of the export)
     (quantized, dict(signatures=("beam",))),
     ({}, {}),
     (dict(share_embeddings="all", norm="pre", activation="gelu"), dict(precision="int8")),
@@ -79,14 +76,11 @@ LIST = re.compile(r'(?<=OURS = frozenset\(\n    """\n).*?(?=    """)', re.DOTALL
 
 
 def operations_of(version_dir):
-    (meta_graph,) = read_meta_graphs(version_dir)
-    return operations(meta_graph)
+    return operations(*read_meta_graphs(version_dir))
 
 
 def exported_operations(choices=CHOICES):
-    found = set()
-    for fixture in FIXTURES.glob("format-*/export/1"):
-        found |= operations_of(fixture)
+    found = set().union(*map(operations_of, FIXTURES.glob("format-*/export/1")))
     for make, options in choices:
         translator = make() if callable(make) else random_translator(**make)
         module, functions = functions_of(translator, kt.ExportConfig(**options))
@@ -97,13 +91,8 @@ def exported_operations(choices=CHOICES):
     return found
 
 
-def main():
-    names = sorted(exported_operations() - structure.SAVER)
-    lines = textwrap.wrap(" ".join(names), 100, initial_indent="    ", subsequent_indent="    ")
-    path = pathlib.Path(structure.__file__)
-    text = LIST.sub("".join(f"{line}\n" for line in lines), path.read_text(encoding="utf-8"))
-    path.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    names = " ".join(sorted(exported_operations() - structure.SAVER))
+    lines = textwrap.indent(textwrap.fill(names, 96), "    ")
+    path = pathlib.Path(structure.__file__)
+    path.write_text(LIST.sub(f"{lines}\n", path.read_text(encoding="utf-8")), encoding="utf-8")

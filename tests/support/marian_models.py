@@ -1,8 +1,4 @@
-"""Small vocabularies and native models of Marian, for tests.
-
-Every tensor is drawn, so that a wrong one changes the logits: gammas are not 1, no bias is 0, and
-queries and keys are so large that attention is far from uniform.
-"""
+"""Small vocabularies and native models of Marian."""
 
 import functools
 import io
@@ -39,10 +35,7 @@ def read_pieces(model):
 
 
 def make_vocabulary(*models, pad=True):
-    """The pieces of Marian's vocabulary, by their ids: those of SentencePiece models, joined.
-
-    Hugging Face's files have a <pad>.
-    """
+    """Those of the models, joined, by Marian's ids; Hugging Face's vocabularies have a <pad>."""
     special = ("<unk>", "<s>", "</s>")
     pieces = dict.fromkeys(x for model in models for x in read_pieces(model) if x not in special)
     ordinary = [piece for piece in pieces if piece not in DROPPED] + [*ADDED, *TAGS]
@@ -56,7 +49,6 @@ DECODER = yaml.safe_load((FOLDER / "native" / "decoder.yml").read_text())
 
 
 def _shapes(sizes, separate, tied):
-    """The shapes of a model's tensors by their names; `sizes` are the ids of both sides."""
     d, f, shapes = OPTIONS["dim-emb"], OPTIONS["transformer-dim-ffn"], {}
     parts = [f"encoder_l{layer}_self_" for layer in (1, 2)]
     for base in [*parts, "decoder_l1_self_", "decoder_l1_context_"]:
@@ -74,6 +66,7 @@ def _shapes(sizes, separate, tied):
 
 
 def _draw(random, name, shape):
+    """So that a wrong tensor changes the logits, by queries and keys that are large, too."""
     values = random.normal(size=shape)
     if "ln_scale" in name:
         return (1 + 0.3 * values) * random.choice([-1, 1], shape)  # else tokens repeat
@@ -99,17 +92,16 @@ def write_native(folder, separate=False, tied=True, decoder=None, tensors=None, 
             (folder / names[-1]).write_bytes(model)
             continue
         (folder / f"{side}.spm").write_bytes(model)
-        lines = pieces
         if vocabularies == "yml":
-            lines = [f"{json.dumps(x, ensure_ascii=False)}: {id}" for id, x in enumerate(pieces)]
-        (folder / names[-1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+            pieces = [f"{json.dumps(x, ensure_ascii=False)}: {id}" for id, x in enumerate(pieces)]
+        (folder / names[-1]).write_text("\n".join(pieces) + "\n", encoding="utf-8")
     random = np.random.default_rng(1)
     shapes = _shapes([len(pieces) for pieces in listed], separate, tied)
     arrays = {x: _draw(random, x, shape).astype("float32") for x, shape in shapes.items()}
     content = np.frombuffer(yaml.safe_dump(OPTIONS).encode() + b"\0", "int8")
     arrays |= {"special:model.yml": content} | (tensors or {})
     np.savez(folder / "model.npz", **arrays)
-    settings = DECODER | {"vocabs": names} | (decoder or {})
-    (folder / "decoder.yml").write_text(yaml.safe_dump(settings))
+    decoder = DECODER | {"vocabs": names} | (decoder or {})
+    (folder / "decoder.yml").write_text(yaml.safe_dump(decoder))
     (folder / "LICENSE").write_text("Attribution 4.0 International\n")
     return folder

@@ -1,10 +1,7 @@
 """What other systems compute, kept as numbers, so that tests need none of them: `make parity`.
 
-    python -m tests.support.parity [--write]
-
-Computes again the answers of DeBERTa's attention, of logits processors, and of transformers to the
-models in `tests/fixtures/marian` and `tests/fixtures/m2m100`; compares, or --write keeps them.
-Needs the extra `parity`. The weights of these models, and of those of OpenNMT-tf, are drawn:
+`python -m tests.support.parity [--write]` computes it again, and compares or keeps it; it needs the
+extra `parity`. The weights of the models in `tests/fixtures`, of OpenNMT-tf's too, are drawn:
 3b6072c has the scripts for all but M2M100's, which transformers draws.
 """
 
@@ -83,8 +80,7 @@ def deberta():
     layer = modeling_deberta.DisentangledSelfAttention(DebertaConfig(**sizes, **no_dropout, **how))
     random = np.random.default_rng(1)
 
-    def draw(*shape):
-        # Few digits: what is written is what was computed with.
+    def draw(*shape):  # few digits: what is written is what was computed with
         return torch.tensor(np.round(random.normal(size=shape), 3), dtype=torch.float32)
 
     weights = {name: draw(*weight.shape) for name, weight in layer.state_dict().items()}
@@ -114,11 +110,8 @@ def processors():
         "min_length": theirs.MinLengthLogitsProcessor(10, END),
     }
     found = {name: rounded(process(*arguments), 7) for name, process in made.items()}
-    return {
-        "made with": _versions(),
-        "tokens": tokens.tolist(),
-        "logits": rounded(logits, 7),
-    } | found
+    given = {"tokens": tokens.tolist(), "logits": rounded(logits, 7)}
+    return {"made with": _versions()} | given | found
 
 
 def answer(folder, kept):
@@ -155,12 +148,9 @@ def answer(folder, kept):
     return {"made with": versions, "lines": lines, "target": target} | found
 
 
-def main(write):
+if __name__ == "__main__":
+    write = "--write" in sys.argv[1:]
     compare(FIXTURES / "parity" / "deberta.json", deberta(), write)
     compare(FIXTURES / "parity" / "processors.json", processors(), write)
     for file in sorted([*MARIAN.glob("*/answers.json"), *M2M100.glob("*/answers.json")]):
         compare(file, answer(file.parent, load(file)), write)
-
-
-if __name__ == "__main__":
-    main("--write" in sys.argv[1:])

@@ -1,8 +1,4 @@
-"""Computes again what OpenNMT-tf answers with the models in `tests/fixtures/opennmt`.
-
-make parity-opennmt                  # compares
-make parity-opennmt PARITY=--write   # keeps what is computed
-"""
+"""Computes again what OpenNMT-tf answers: `make parity-opennmt`, with PARITY=--write to keep it."""
 
 import sys
 
@@ -41,11 +37,8 @@ def answer(folder, kept):
         model, tokenizer = open_model(folder, **params)
         features = model.features_inputter.make_features(tf.constant(lines), training=False)
         _, found = model(features)
-        lengths = found["length"].numpy()[:, 0]
-        rows = [
-            [token.decode() for token in row[:length]]
-            for row, length in zip(found["tokens"].numpy()[:, 0], lengths, strict=True)
-        ]
+        rows = zip(found["tokens"].numpy()[:, 0], found["length"].numpy()[:, 0], strict=True)
+        rows = [[token.decode() for token in row[:length]] for row, length in rows]
         texts = [tokenizer.detokenize(row) if row else "" for row in rows]
         log_probs = rounded(found["log_probs"][:, 0], 5)
         searches[name] = {"tokens": rows, "log_probs": log_probs, "texts": texts}
@@ -64,11 +57,7 @@ def answer(folder, kept):
     }
 
 
-def main(write):
-    for file in sorted((FIXTURES / "opennmt").glob("*/answers.json")):
-        compare(file, answer(file.parent, load(file)), write)
-
-
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # beside model_description.py
-    main("--write" in sys.argv[1:])
+    for file in sorted((FIXTURES / "opennmt").glob("*/answers.json")):
+        compare(file, answer(file.parent, load(file)), "--write" in sys.argv[1:])

@@ -19,11 +19,10 @@ def reseal(directory, change=None):
     if change:
         change(fields)
     fields.pop(SEAL, None)
+    files = [file for file in directory.rglob("*") if file.is_file() and file != path]
+    names = {os.fspath(file.relative_to(directory)) for file in files}
     if (directory / MODEL).exists():
-        names = [name for name in CHECKSUMMED if (directory / name).is_file()]
-    else:
-        files = [file for file in directory.rglob("*") if file.is_file() and file != path]
-        names = [os.fspath(file.relative_to(directory)) for file in files]
+        names &= {*CHECKSUMMED}
     write_sealed(path, fields | {FILES: describe_files(directory, names)})
     return directory
 

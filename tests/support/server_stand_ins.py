@@ -20,29 +20,21 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from keras_transformer.serving.versions import SIGNATURES
 
-PATH = re.compile(
-    r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
-    r"(?P<predict>:predict)?"
-)
-CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    404: grpc.StatusCode.NOT_FOUND,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
+PATH = "/v1/models/(?P<name>[^/:]+)(/versions/(?P<version>\\d+)|/labels/(?P<label>[^/:]+))?:predict"
+CODES = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 503: "UNAVAILABLE"}
 
 
 class Model:
     """Version 1, labelled stable, of a model, which a `ServerProcess` computes.
 
     It counts requests, of which as many as are `unavailable` are answered with 503, each after a
-    `delay` in seconds; the last one is its `request`, in JSON.
+    `delay` in seconds.
     """
 
-    def __init__(self, process, name="toy"):
-        self.process = process
-        self.known = {"name": name, "version": "1", "label": "stable"}
+    def __init__(self, process):
+        self.process, self._lock = process, threading.Lock()
+        self.known = {"name": "toy", "version": "1", "label": "stable"}
         self.unavailable, self.delay, self.count = 0, 0.0, 0
-        self._lock = threading.Lock()
 
     def predict(self, asked, inputs, signature):
         """(status, outputs or error) of a request for a model, a version, a label: `asked`."""
@@ -59,41 +51,39 @@ class Model:
 
 
 @contextlib.contextmanager
+def serving_http(handler):
+    """Yields the URL of a server of the standard library."""
+    quiet = type("Quiet", (handler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), quiet) as server:
+        server.handle_error = lambda *_: None  # a client that has given up
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 def serving_rest(model):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            state = {"version": "1", "state": "AVAILABLE"}
-            self.answer(200, {"model_version_status": [state]})
+            self.answer(200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
 
         def do_POST(self):
-            found = PATH.fullmatch(self.path)
-            model.request = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            request = json.loads(model.request)
-            if not found or not found["predict"] or "inputs" not in request:
-                return self.answer(400, {"error": f"Malformed request: POST {self.path}"})
-            asked = {k: x for k, x in found.groupdict().items() if x and k != "predict"}
+            asked = re.fullmatch(PATH, self.path).groupdict()
+            asked = {key: value for key, value in asked.items() if value}
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             signature = request.get("signature_name", "serving_default")
             code, reply = model.predict(asked, request["inputs"], signature)
-            return self.answer(code, {"outputs": reply} if code == 200 else reply)
+            self.answer(code, {"outputs": reply} if code == 200 else reply)
 
         def answer(self, code, reply):
             body = json.dumps(reply).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # a client that has given up
-                self.wfile.write(body)
+            self.wfile.write(body)
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    return serving_http(Handler)
 
 
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
@@ -111,7 +101,7 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
         inputs = {key: tf.make_ndarray(tensor).tolist() for key, tensor in request.inputs.items()}
         code, outputs = self.model.predict(asked, inputs, name)
         if code != 200:
-            context.abort(CODES[code], outputs["error"])
+            context.abort(grpc.StatusCode[CODES[code]], outputs["error"])
         reply = predict_pb2.PredictResponse()
         for key, (_, dtype) in SIGNATURES[name].outputs.items():
             values = np.array(outputs[key], dtype=object if dtype == "string" else None)

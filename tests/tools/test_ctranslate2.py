@@ -21,11 +21,9 @@ WORDS = dict(seed=9, deviation=0.2, suppress_ids=True)
 
 @pytest.mark.parametrize("options", [LEARNED, DEEP, OPENNMT, WORDS])
 def test_translations_are_equal(options, tmp_path):
-    tokenizers = []
-    if options is WORDS:
-        # [UNK] is among the sources' pieces, and what it is called goes by the target.
-        corpora = ("abcdefg", 19), ("ABCDEFGH", 21)
-        tokenizers = [kt.WordPieceTokenizer.train([text], size) for text, size in corpora]
+    # [UNK] is among the sources' pieces, and what it is called goes by the target.
+    corpora = (("abcdefg", 19), ("ABCDEFGH", 21)) if options is WORDS else ()
+    tokenizers = [kt.WordPieceTokenizer.train([text], size) for text, size in corpora]
     options = dict(seed=4, num_layers=2) | options
     translator = without_graphs(random_translator(*tokenizers, **options))
     suppress(translator.model)

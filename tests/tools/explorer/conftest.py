@@ -22,15 +22,12 @@ EXAMPLES = ("four two", " ", "one", "four two", "two", "three", "one two")
 
 @pytest.fixture(scope="package")
 def word_translator():
-    """Random weights; each word is a piece."""
-    lines = [" ".join(WORDS)] * 9
-    tokenizer = SubwordTokenizer.train(lines, vocabulary_size=4 + len(WORDS), model_type="word")
+    tokenizer = SubwordTokenizer.train([" ".join(WORDS)] * 9, 4 + len(WORDS), model_type="word")
     return without_graphs(random_translator(tokenizer, num_layers=3, max_length=24, seed=5))
 
 
 @contextlib.contextmanager
 def serving_model(model):
-    """The explorer's page of a model while a thread serves it."""
     with listen() as listening:
         explorer = ExplorerServer(model, listening)
         thread = threading.Thread(target=explorer.run, args=(False,))
@@ -61,19 +58,15 @@ def explorer(explored_run):
 def send(address, method, name, body=None, path=None, **headers):
     """Status, headers and body of the answer to one request."""
     address = urllib.parse.urlsplit(address)
-    connection = http.client.HTTPConnection(address.netloc, timeout=60)
     headers = {key.replace("_", "-"): value for key, value in headers.items()}
-    try:
+    with contextlib.closing(http.client.HTTPConnection(address.netloc, timeout=60)) as connection:
         connection.request(method, address.path + name if path is None else path, body, headers)
         response = connection.getresponse()
         return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
 
 
 def ask(explorer, question, request=None, status=200, **headers):
-    headers["Content_Type"] = "application/json"
-    body = json.dumps(request or {})
-    answer = send(explorer.address, "POST", f"ask/{question}", body, **headers)
-    assert answer[0] == status, answer
-    return json.loads(answer[2])
+    headers["Content_Type"], body = "application/json", json.dumps(request or {})
+    found, _, answer = send(explorer.address, "POST", f"ask/{question}", body, **headers)
+    assert found == status, answer
+    return json.loads(answer)

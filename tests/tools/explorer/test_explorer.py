@@ -4,7 +4,6 @@ import concurrent.futures
 import json
 import signal
 import subprocess
-import sys
 import types
 import urllib.parse
 
@@ -14,13 +13,11 @@ import pytest
 from keras_transformer.presets import SearchConfig
 from keras_transformer.runs.opening import Opened, load
 from keras_transformer.tools.explorer.server import ExploredRun, listen
-from tests.support import child_process
-from tests.support.command_line import run, sentences_before_tensorflow, shell_environment
+from tests.support.command_line import refused, run, sentences_before_tensorflow, started
 from tests.support.paths import FIXTURES
 from tests.tools.explorer.conftest import ask, send, serving_model
 
-EXPORT = FIXTURES / "format-1" / "export" / "1"
-RUN = FIXTURES / "format-1" / "run"
+EXPORT, RUN = FIXTURES / "format-1" / "export" / "1", FIXTURES / "format-1" / "run"
 
 
 def test_it_is_reached_from_this_machine_only(explorer):
@@ -55,10 +52,9 @@ def test_without_the_token_nothing_is_answered(explorer, path):
 
 def test_another_host_or_origin_is_refused(explorer):
     port = urllib.parse.urlsplit(explorer.address).port
-    hosts = "evil.example", "127.0.0.1", "127.0.0.1:1", ""
     origins = "http://evil.example", "null", f"https://127.0.0.1:{port}", ""
-    wrong = [({"Host": host}, b"this machine only") for host in hosts]
-    wrong += [({"Origin": origin}, b"own page only") for origin in origins]
+    wrong = [({"Host": x}, b"this machine only") for x in ("evil.example", "127.0.0.1:1", "")]
+    wrong += [({"Origin": x}, b"own page only") for x in origins]
     for headers, sentence in wrong:
         for method, name in (("GET", ""), ("POST", "ask/model")):
             status, _, body = send(explorer.address, method, name, **headers)
@@ -78,7 +74,6 @@ MISTAKES = [
     ("explore", b'{"text": "a", "prefix": [12]}', 400),
     ("explore", b'{"text": "a", "k": 21}', 400),
     ("samples", b'{"text": "a", "temperature": true}', 400),
-    ("samples", b'{"text": "a", "temperature": 1e999}', 400),
     ("explore", b'{"text": ' + b"[" * 100_000, 400),
     ("other", b"{}", 404),
 ]
@@ -90,16 +85,11 @@ def test_a_mistake_is_one_sentence(explorer):
         status, headers, answer = send(address, "POST", f"ask/{question}", body, **kind)
         assert (status, list(json.loads(answer))) == (expected, ["error"]), body[:99]
         assert "Content-Security-Policy" in headers
-
-
-def test_methods_and_types(explorer):
-    address, chunked = explorer.address, {"Transfer_Encoding": "chunked"}
-    assert send(address, "GET", "ask/model")[0] == 415
-    assert send(address, "POST", "ask/model", b"{}", Content_Type="text/plain")[0] == 415
-    assert send(address, "GET", "../setup.cfg")[0] == 404
-    assert send(address, "HEAD", "explorer.js")[2] == b""
-    chunked["Content_Type"] = "application/json"
+    chunked = kind | {"Transfer_Encoding": "chunked"}
     assert send(address, "POST", "ask/explore", b"zz\r\n", **chunked)[0] == 400
+    assert send(address, "POST", "ask/model", b"{}", Content_Type="text/plain")[0] == 415
+    assert send(address, "GET", "ask/model")[0] == 415
+    assert send(address, "GET", "../setup.cfg")[0] == 404
 
 
 def test_failures_are_status_500_and_one_line_in_the_log(caplog):
@@ -120,8 +110,8 @@ def test_explore_returns_tokens_and_attention(explorer, word_translator):
     assert answer["source"] == ["\u2581one", "\u2581two", "\u2581three", "</s>"]
     total = 0
     for step in answer["steps"]:
-        assert len(step["best"]) == 4
-        assert {key: step[key] for key in ("token", "id", "log_prob")} == step["best"][0]
+        best, *others = step.pop("best")
+        assert step == best and len(others) == 3
         total += step["log_prob"]
     assert total == pytest.approx(answer["log_prob"], abs=1e-3)
     s, t = 4, len(answer["steps"])
@@ -137,10 +127,8 @@ def test_variants_are_those_in_memory(explorer, word_translator):
     (expected,) = word_translator.translate_n_best(["two one"], search=SearchConfig(beam_size=5))
     assert [one["text"] for one in found] == [one.text for one in expected]
     assert [one["score"] for one in found] == pytest.approx([x.score for x in expected], abs=1e-3)
-    drawn = [
-        ask(explorer, "samples", {"text": "two one", "temperature": 2.0, "seed": seed})
-        for seed in (1, 1, 1000)
-    ]
+    asked = {"text": "two one", "temperature": 2.0}
+    drawn = [ask(explorer, "samples", asked | {"seed": seed}) for seed in (1, 1, 1000)]
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]["translations"]) == 5
 
 
@@ -154,26 +142,20 @@ def test_several_sentences_at_once(explorer, word_translator):
 def test_mistakes_of_the_command_come_before_tensorflow(tmp_path):
     with listen() as taken:
         port = str(taken.getsockname()[1])
-        commands = [
-            (["/none"], "/none is not a directory"),
-            ([tmp_path], "is neither a run directory"),
-            ([RUN, "--port", "70000"], "must be 0-65535"),
-            ([RUN, "--port", port], f"Port {port} cannot be"),
-        ]
-        sentences = sentences_before_tensorflow([["explore", *words] for words, _ in commands])
-    for sentence, (_, message) in zip(sentences, commands, strict=True):
+        commands = [["/none"], [tmp_path], [RUN, "--port", "70000"], [RUN, "--port", port]]
+        sentences = sentences_before_tensorflow([["explore", *words] for words in commands])
+    expected = ["/none is not a directory", "is neither a run directory", "must be 0-65535"]
+    for sentence, message in zip(sentences, [*expected, f"Port {port} cannot be"], strict=True):
         assert sentence.startswith("keras-transformer: ") and message in sentence, sentence
     assert run("explore", RUN, "--port", "-1").returncode == 2
-    result = run("explore", EXPORT)
-    assert result.returncode == 2 and b"is a SavedModel: give the run" in result.stderr
+    refused(["explore", EXPORT], "is a SavedModel: give the run")
     with pytest.raises(ValueError, match="is a SavedModel, which does not return all attention"):
         ExploredRun(Opened(EXPORT))
 
 
 def test_the_command_prints_the_address_and_ends_when_interrupted():
-    command = [sys.executable, "-m", "keras_transformer", "explore", str(RUN), "--no-browser"]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with child_process.running(command, env=shell_environment(), **pipes) as process:
+    with started("explore", RUN, "--no-browser", **pipes) as process:
         address = process.stdout.readline().decode().strip()
         explorer = types.SimpleNamespace(address=address)
         assert ask(explorer, "model") == {"name": "run", "examples": []}

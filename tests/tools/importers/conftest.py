@@ -1,7 +1,9 @@
 """Models of other systems: one that is imported once for all, and copies to change."""
 
 import json
+import re
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -59,11 +61,12 @@ class Imported:
         # Beams of others stop earlier, or leave out ends below their N best.
         assert all(same) if search.beam_size == 1 else sum(same) > len(same) / 2
         expected = self._log_probs([self.target_ids(row) for row in theirs])
-        norms = []
-        for n in (lengths, np.array([*map(len, theirs)])):
-            norm = n if search.length_norm == "length" else (5 + n) / 6
-            norms.append(norm**search.length_penalty)
-        assert (found / norms[0] > expected / norms[1] - 1e-4).all()
+
+        def norm(n):
+            return (n if search.length_norm == "length" else (5 + n) / 6) ** search.length_penalty
+
+        others = np.array([*map(len, theirs)])
+        assert (found / norm(lengths) > expected / norm(others) - 1e-4).all()
         return found
 
     def _log_probs(self, rows):
@@ -119,3 +122,16 @@ def weights_of(folder, *described):
     transformer.build()
     load_weights(transformer, model, *sides)
     return transformer.get_weights()
+
+
+def refused(folder, message, *described):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        weights_of(folder, *described)
+    assert "\n" not in str(error.value)
+
+
+def write_zip(path, entries):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return path

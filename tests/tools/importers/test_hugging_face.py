@@ -1,7 +1,6 @@
 """Marian models of Hugging Face compute what transformers computes; and which are refused."""
 
 import json
-import re
 
 import ml_dtypes
 import numpy as np
@@ -15,12 +14,11 @@ from keras_transformer.tools.importers.vocabularies import rewrite
 from keras_transformer.tools.importers.weights import resolve_sharing
 from tests.support.layer_harness import assert_equal
 from tests.support.parity import SEARCHES
-from tests.tools.importers.conftest import MARIAN, Imported, edit, weights_of
+from tests.tools.importers.conftest import MARIAN, Imported, edit, refused, weights_of
 
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 SEARCH = ("beam_size", "length_penalty", "length_norm", "beam_patience", "max_output_length")
-LONGEST = 31  # tokens of a translation
 
 
 @pytest.mark.parametrize("name", ["tied", "separate", "untied", "half", "added"])
@@ -29,15 +27,13 @@ def test_what_transformers_computes(name, tmp_path):
     imported.check_ids_and_logits()
     for search in ("greedy", "beam 6") if name == "separate" else ("greedy",):
         theirs, how = imported.answers["searches"][search]["tokens"], SEARCHES[search]
-        beam, alpha = how["num_beams"], how.get("length_penalty", 0.0)
-        how = dict(beam_size=beam, length_penalty=alpha, length_norm="length")
-        imported.check_search(theirs, LONGEST, **how)
+        how = dict(beam_size=how["num_beams"], length_penalty=how.get("length_penalty", 0.0))
+        imported.check_search(theirs, longest=31, length_norm="length", **how)
     assert name != "untied" or imported.silent_weights() == []
     assert imported.model.suppressed.numpy()[kt.UNK] == 0
 
 
 def test_tied_tensors_under_one_name_and_in_bfloat16(folder):
-    """safetensors.torch.save_model keeps the first name only."""
     path = folder / "model.safetensors"
     arrays = {name: x.astype(ml_dtypes.bfloat16) for name, x in load_file(path).items()}
     save_file({name: x.astype("float32") for name, x in arrays.items()}, path)
@@ -53,25 +49,23 @@ def test_a_shared_matrix_that_nothing_reads(folder):
     own = {name: np.roll(arrays[SHARED], i, 0) for i, name in enumerate([*SIDES, HEAD], start=1)}
     edit(folder / "config.json", tie_word_embeddings=False)
     save_file(arrays | own, path)
-    read = read_source(folder)
-    assert SHARED not in read.tensors and resolve_sharing(read).share_embeddings == "none"
+    model = read_source(folder)
+    assert SHARED not in model.tensors and resolve_sharing(model).share_embeddings == "none"
 
 
 def test_rows_without_a_piece_are_dropped(folder):
     path, bias, expected = folder / "model.safetensors", "final_logits_bias", weights_of(folder)
     arrays = load_file(path)
-    rows = len(arrays[SHARED]) + 5
     arrays[SHARED] = np.pad(arrays[SHARED], [(0, 5), (0, 0)], constant_values=9.0)
     save_file(arrays, path)
-    with pytest.raises(ValueError, match="they belong to different models"):
-        weights_of(folder)
+    rows = len(arrays[SHARED])
     edit(folder / "config.json", vocab_size=rows, decoder_vocab_size=rows)
     assert_equal(weights_of(folder), expected)
     save_file(arrays | {bias: np.pad(arrays[bias], [(0, 0), (0, 5)])}, path)
     assert_equal(weights_of(folder), expected)
 
 
-# What changes translations, by the names of transformers, and values that change nothing.
+# What changes translations, and values that change nothing.
 CHANGES = {
     "do_sample": (True, False),
     "encoder_repetition_penalty": (1.2, 1.0),
@@ -128,7 +122,6 @@ def test_unsupported_models(folder):
     for changes, message in (
         *(({name: False}, f"{name} must be true") for name in TRUE),
         *(({name: True}, f"{name} must be false") for name in FALSE),
-        ({"model_type": "t5"}, "the model is of the type 't5'"),
         ({"activation_function": "gelu_new"}, "activation_function must be"),
         ({"d_model": "16"}, "d_model must be"),
         ({"d_model": 8}, "must have the shape"),
@@ -136,37 +129,31 @@ def test_unsupported_models(folder):
         ({"decoder_layers": 2}, "lacks model.decoder.layers.1"),
         ({"encoder_layers": 1}, "has model.encoder.layers.1"),
         ({"pad_token_id": 5}, "are of different models"),
-        ({"decoder_start_token_id": None}, "decoder_start_token_id must be one id below"),
         ({"eos_token_id": [0, 2]}, "eos_token_id must be one id below"),
     ):
         config.write_text(sound)
         edit(config, **changes)
-        with pytest.raises(ValueError, match=message):
-            weights_of(folder)
+        refused(folder, message)
 
 
 def test_vocabularies_that_do_not_fit(folder):
-    def refused(message):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            weights_of(folder)
-
     pieces = json.loads((folder / "vocab.json").read_text())
     added, listed = folder / "added_tokens.json", folder / "tokenizer_config.json"
     added.write_text(json.dumps({"<a>": len(pieces) + 1}))
-    refused(f"must number added tokens from {len(pieces)}")
+    refused(folder, f"must number added tokens from {len(pieces)}")
     word = next(piece for piece in pieces if len(piece) > 2 and piece[0] == "▁")
     added.write_text(json.dumps({word[1:]: len(pieces)}))
     edit(folder / "config.json", vocab_size=len(pieces) + 1)
-    refused(f"and a vocabulary without {word}")
+    refused(folder, f"and a vocabulary without {word}")
     added.unlink()
     edit(listed, added_tokens_decoder={"7": {"content": "<a>"}})
-    refused("must number added tokens from")
-    edit(listed, added_tokens_decoder={})
+    refused(folder, "must number added tokens from")
+    listed.unlink()
     edit(folder / "config.json", vocab_size=len(pieces))
     (folder / "vocab.json").write_text(json.dumps(pieces | {"more": len(pieces)}))
-    refused("they belong to different models")
+    refused(folder, "they belong to different models")
     (folder / "vocab.json").write_text(json.dumps(pieces | {"more": len(pieces) + 1}))
-    refused("without gaps")
+    refused(folder, "without gaps")
     (folder / "model.safetensors").rename(folder / "tf_model.h5")
     (folder / "vocab.json").write_text(json.dumps(pieces))
-    refused("neither model.safetensors nor pytorch_model.bin: load the model with transformers")
+    refused(folder, "neither model.safetensors nor pytorch_model.bin: load the model")

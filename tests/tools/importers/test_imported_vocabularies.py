@@ -17,15 +17,11 @@ def both_sides(**options):
     return [Vocabulary(pieces, *ids, frozenset(), model) for model in models]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(size=110),
-        dict(size=110, kind="bpe"),
-        dict(size=366, byte_fallback=True),  # to bytes of what the other side has, too
-    ],
-    ids=str,
-)
+OPTIONS = [dict(size=110), dict(size=110, kind="bpe")]
+OPTIONS += [dict(size=366, byte_fallback=True)]  # to bytes of what the other side has, too
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_segmentation_is_that_of_the_original(options):
     sides = both_sides(rule="nmt_nfkc", **options)
     lines = [*SENTENCES["source"], *SENTENCES["target"], *LINES]

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import threading
-import zipfile
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from tests.support.command_line import refused, succeeds
 from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import SENTENCES, TAGS
 from tests.support.toy_translator import serve_eagerly
-from tests.tools.importers.conftest import MARIAN, edit, weights_of
+from tests.tools.importers.conftest import MARIAN, edit, weights_of, write_zip
 
 LINES = [*SENTENCES["source"][:2], "", "A man."]
 TAGGED = [f">>fra<< {line}" if line else "" for line in LINES]
@@ -69,15 +68,15 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
 
 
-def test_an_export_of_one_target_language(imported, translator, tmp_path):
-    """And with the search of the imported model."""
-    command = "export", imported / "run", tmp_path, "--target-language", "fra"
-    succeeds(*command, "--signatures", "beam")
+def test_an_export_of_one_target_language_with_its_own_search(imported, translator, tmp_path):
+    options = "--target-language", "fra", "--signatures", "beam"
+    succeeds("export", imported / "run", tmp_path, *options)
     card = json.loads((tmp_path / "1" / "model.json").read_text())
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
     assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
-    beam = {key: card["signatures"]["beam"][key] for key in ("beam_size", "beam_patience")}
-    assert (beam, card["max_output_length"]) == ({"beam_size": 4, "beam_patience": 2.0}, 31)
+    beam = card["signatures"]["beam"]
+    search = beam["beam_size"], beam["beam_patience"], card["max_output_length"]
+    assert search == (4, 2.0, 31)
     assert translate(tmp_path, LINES, "--beam-size", "4") == translator.translate(TAGGED)
     names = dict(target_language="fra", max_output_length=31, signatures=("tokens",))
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
@@ -88,11 +87,9 @@ def test_an_export_of_one_target_language(imported, translator, tmp_path):
 
 
 def test_fine_tuning(imported, translator, tmp_path):
-    pairs = [f"{a}\t{b}\n" for a, b in zip(SENTENCES["source"], SENTENCES["target"], strict=True)]
-    (tmp_path / "pairs.tsv").write_text("".join(pairs))
     options = "--learning-rate 0.003 --warmup-steps 2 --parallel-microbatches 1 --epochs 1"
     options += " --steps-per-epoch 3 --tokens-per-batch 512"
-    files = "--train-source", tmp_path / "pairs.tsv", "--valid-source", tmp_path / "pairs.tsv"
+    files = "--train-source", MARIAN / "sentences.tsv", "--valid-source", MARIAN / "sentences.tsv"
     start = ["train", "--start-from", imported / "run", *options.split(), *files]
     succeeds(*start, "--output", tmp_path / "tuned")
     assert Run(tmp_path / "tuned").read_config().imported.source == "tied"
@@ -108,8 +105,7 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
     refused(["average", path, tmp_path / "mean"], "has no checkpoints")
     refused(["train", "--resume", "--output", path], "is an imported model")
     refused(["import", MARIAN / "tied", path], "is not empty")
-    # They do not fall back to the dates.
-    refused(["evaluate", path], "--source is missing")
+    refused(["evaluate", path], "--source is missing")  # they do not fall back to the dates
     start = ["train", "--output", tmp_path / "tuned", "--start-from"]
     refused([*start, path], "--train-source is missing")
     for words in (["translate"], start):
@@ -117,26 +113,21 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
         refused([*words, MARIAN / "tied"], remedy)
 
 
-def write_zip(path, folder, inside="", more=None):
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in folder.iterdir() if folder else ():
-            archive.write(file, inside + file.name)
-        for name, content in (more or {}).items():
-            archive.writestr(name, content)
-    return path
+def files_of(folder, inside=""):
+    return {inside + file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_zips_are_their_folders(folder, tmp_path):
     mac = {f"__MACOSX/top/._{x.name}": b"\0\5\x16\7" for x in folder.iterdir()}
     other = {"top/onnx/config.json": "{}", "top/.DS_Store": b"\0", "top/": b""}
-    path = write_zip(tmp_path / "some.zip", folder, "top/", mac | other)
+    path = write_zip(tmp_path / "some.zip", files_of(folder, "top/") | mac | other)
     assert kt.import_model(path, tmp_path / "run").read_config().imported.source == "some"
     assert_equal(kt.load(tmp_path / "run").model.get_weights(), weights_of(folder))
     refused(["translate", path], f"keras-transformer import {path} RUN")
     edit(folder / "config.json", d_model=8)
-    path = write_zip(tmp_path / "some.zip", folder)
+    path = write_zip(tmp_path / "some.zip", files_of(folder))
     refused(["import", path, tmp_path / "2"], f"keras-transformer: {path}/model.safetensors: ")
-    path = write_zip(tmp_path / "two.zip", folder, "a/", {"b/model.npz": b""})
+    path = write_zip(tmp_path / "two.zip", files_of(folder, "a/") | {"b/model.npz": b""})
     refused(["import", path, tmp_path / "2"], f"{path} must be the zip of one model")
 
 
@@ -144,7 +135,7 @@ def test_zips_that_leave_their_folder(tmp_path):
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "opus.zip"
     for name in ("../model.npz", f"{tmp_path}/model.npz", "a/../../model.npz", "..\\model.npz"):
-        write_zip(path, None, more={name: b""})
+        write_zip(path, {name: b""})
         refused(["import", path, tmp_path / "run"], "opus.zip")
     assert [x.name for x in tmp_path.iterdir()] == ["in"]
 
@@ -161,7 +152,7 @@ def test_what_is_no_model(folder, tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json"])
+@pytest.mark.parametrize("name", ["source.spm", "vocab.json"])
 def test_files_that_are_missing_or_truncated(name, folder):
     path = folder / name
     for content in (path.read_bytes()[: path.stat().st_size // 2], None):

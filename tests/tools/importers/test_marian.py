@@ -14,12 +14,7 @@ from keras_transformer.presets.languages import Languages
 from keras_transformer.tools.importers.importing import read_source
 from tests.support.layer_harness import assert_equal
 from tests.support.marian_models import OPTIONS, SIDES, TAGS, read_pieces, train_spm, write_native
-from tests.tools.importers.conftest import weights_of
-
-
-def edit_decoder(folder, **changes):
-    path = folder / "decoder.yml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+from tests.tools.importers.conftest import refused, weights_of
 
 
 def marian_positions(dim, num_positions=2048):
@@ -50,28 +45,27 @@ def test_native_models_score_as_ctranslate2_does(how, tmp_path, monkeypatch):
     texts = ["A man in a hat.", "Two dogs, late!"], ["Ein Mann mit Hut", "Leute, die Sonne!"]
     spm = [sentencepiece.SentencePieceProcessor(model_proto=train_spm(side)) for side in SIDES]
     pieces = [x.encode(y, out_type=str) for x, y in zip(spm, texts, strict=True)]
-    # CTranslate2 suppresses nothing in scores, but rows of zeros are not in its softmax: PAD,
-    # START, and pieces that the vocabulary lacks.
+    # CTranslate2 suppresses rows of zeros only: PAD, START, and pieces that the vocabulary lacks.
     suppressed = translator.model.suppressed.numpy()
     assert suppressed[kt.UNK] < 0
     suppressed[kt.UNK] = 0.0
     translator.model.suppressed.assign(suppressed)
     translator.run_eagerly = True
     expected = [sum(x.log_probs) for x in oracle.score_batch(*pieces)]
-    # Without the token of a language, which the oracle does not know.
-    translator.languages = Languages()
+    translator.languages = Languages()  # whose tokens the oracle does not know
     found = [value for value, _ in translator.score(*texts)]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_lists_of_the_tatoeba_challenge(tmp_path):
-    kinds = "yml", "lists"
-    one, other = (write_native(tmp_path / x, separate=True, vocabularies=x) for x in kinds)
+    one = write_native(tmp_path / "yml", separate=True)
+    how = dict(separate=True, vocabularies="lists")
+    moved = {"vocabs": [f"/home/{end}/opus.{end}.vocab" for end in ("src", "trg")]}
+    other = write_native(tmp_path / "lists", **how, decoder=moved)
     for side, end in zip(SIDES, ("src", "trg"), strict=True):
         os.rename(other / f"opus.{side}.lists", other / f"opus.{end}.vocab")
     expected = read_source(one)
     assert expected.source.tags == TAGS and expected.source != expected.target
-    edit_decoder(other, vocabs=[f"/home/{end}/opus.{end}.vocab" for end in ("src", "trg")])
     assert_equal(weights_of(other), weights_of(one))
     for name in ("._model.npz", "._opus.source.vocab.yml"):  # of macOS
         (other / name).write_bytes(b"\0\5\x16\7")
@@ -84,9 +78,9 @@ def test_lists_of_the_tatoeba_challenge(tmp_path):
 def test_vocabularies_of_marian_itself(tmp_path):
     folder = write_native(tmp_path / "opus", separate=True, vocabularies="spm")
     assert weights_of(folder)
-    model = read_source(folder)
-    for side, vocabulary in zip(SIDES, (model.source, model.target), strict=True):
-        assert vocabulary.plain and vocabulary.pieces == read_pieces(train_spm(side))
+    sides = read_source(folder).source, read_source(folder).target
+    assert [x.pieces for x in sides] == [read_pieces(train_spm(side)) for side in SIDES]
+    assert all(x.plain for x in sides)
 
 
 def test_search_of_marian(tmp_path):
@@ -96,60 +90,43 @@ def test_search_of_marian(tmp_path):
     assert model.notes == ["output-sampling ['topk', '10'] of the configuration is ignored."]
     assert (model.imported.beam_size, model.imported.length_penalty) == (3, 2)
     assert model.target.suppressed == frozenset()
-    edit_decoder(folder, normalize=None)
+    folder = write_native(tmp_path / "opus", decoder={"normalize": None})
     assert read_source(folder).imported.length_penalty == 0
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return write_native(tmp_path / "opus")
-
-
-def test_unsupported_models(folder):
-    with np.load(folder / "model.npz") as file:
-        arrays = dict(file)
+def test_unsupported_models(tmp_path):
     for changes, message in (
         ({"type": "s2s"}, "type must be 'transformer'"),
         ({"transformer-decoder-autoreg": "average-attention"}, "decoder-autoreg must be"),
         ({"transformer-ffn-depth": 1}, "transformer-ffn-depth must be 2"),
         ({"transformer-decoder-dim-ffn": 48}, "transformer-decoder-dim-ffn must be 0 or 24"),
-        ({"transformer-preprocess": "n"}, "transformer-preprocess must be"),
         ({"transformer-postprocess": "da"}, "transformer-postprocess must be 'dan'"),
         ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb must be"),
-        ({"transformer-train-position-embeddings": True}, "position-embeddings must be"),
         ({"transformer-something-new": "x"}, "transformer-something-new must be"),
         ({"factors-dim-emb": 8}, "factors-dim-emb must be 0"),
         ({"right-left": True}, "right-left must be false"),
         ({"transformer-heads": 3}, "num_heads must divide"),
         ({"dec-depth": 2}, "lacks decoder_l2"),
     ):
-        content = yaml.safe_dump(OPTIONS | changes).encode() + b"\0"
-        arrays["special:model.yml"] = np.frombuffer(content, "int8")
-        np.savez(folder / "model.npz", **arrays)
-        with pytest.raises(ValueError, match=message):
-            weights_of(folder)
+        content = np.frombuffer(yaml.safe_dump(OPTIONS | changes).encode() + b"\0", "int8")
+        refused(write_native(tmp_path, tensors={"special:model.yml": content}), message)
 
 
-def test_unsupported_decoders(folder):
-    sound = (folder / "decoder.yml").read_text()
+def test_unsupported_decoders(tmp_path):
     for decoder, message in (
         ({"word-penalty": 0.5}, "word-penalty must be"),
-        ({"models": ["a.npz", "b.npz"]}, "copy one of them into a new folder.*ensembles are not"),
+        ({"models": ["a.npz", "b.npz"]}, "copy one of them into a new folder, with"),
         ({"vocabs": ["a.vocab"]}, "must have a vocabulary for source and target"),
         ({"vocabs": 7}, "has an option or a tensor of another form"),
         ({"beam-size": 0}, "beam_size must be"),
     ):
-        (folder / "decoder.yml").write_text(sound)
-        edit_decoder(folder, **decoder)
-        with pytest.raises(ValueError, match=message):
-            read_source(folder)
+        refused(write_native(tmp_path, decoder=decoder), message)
 
 
 def test_tensors_that_do_not_fit(tmp_path):
     for name, value, message in (
         ("decoder_l1_self_extra", np.ones((4, 4)), "has decoder_l1_self_extra"),
         ("encoder_l1_self_Wq", np.full((16, 16), np.nan), "not finite"),
-        ("encoder_l1_self_Wq", np.ones((16, 8)), r"must have the shape \[16, 16\]"),
+        ("encoder_l1_self_Wq", np.ones((16, 8)), "must have the shape [16, 16]"),
     ):
-        with pytest.raises(ValueError, match=message):
-            weights_of(write_native(tmp_path / "opus", tensors={name: value.astype("float32")}))
+        refused(write_native(tmp_path, tensors={name: value.astype("float32")}), message)

@@ -8,7 +8,6 @@ import pickletools
 import re
 import shutil
 import struct
-import zipfile
 
 import hypothesis
 import numpy as np
@@ -18,14 +17,7 @@ from safetensors.numpy import save_file
 
 import keras_transformer as kt
 from keras_transformer.tools.importers.tensors import read_tensors
-from tests.tools.importers.conftest import MARIAN
-
-
-def write_zip(path, entries):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-    return path
+from tests.tools.importers.conftest import MARIAN, write_zip
 
 
 class Call:
@@ -38,25 +30,21 @@ class Call:
         return self.call
 
 
-CALLS = {
-    "system": lambda marker: Call(os.system, f"touch {marker}"),
-    "eval": lambda marker: Call(eval, f"__import__('os').system('touch {marker}')"),
-    "exec": lambda marker: Call(exec, f"open({str(marker)!r}, 'w')"),
-    "import": lambda marker: Call(__import__, "subprocess"),
-}
+CALLS = [
+    lambda marker: Call(os.system, f"touch {marker}"),
+    lambda marker: Call(eval, f"__import__('os').system('touch {marker}')"),
+    lambda marker: Call(exec, f"open({str(marker)!r}, 'w')"),
+    lambda marker: Call(__import__, "subprocess"),
+]
 PLACES = [lambda call: call, lambda call: {"weight": [call]}, lambda call: (1, {"b": call})]
+KINDS = ["zip", "stream", "first of a stream"]
 
 
-@hypothesis.given(
-    st.sampled_from(sorted(CALLS)),
-    st.sampled_from(PLACES),
-    st.integers(0, 5),
-    st.sampled_from(["zip", "stream", "first of a stream"]),
-)
+@hypothesis.given(*map(st.sampled_from, (CALLS, PLACES, range(6), KINDS)))
 def test_no_pickle_is_executed(tmp_path_factory, call, place, protocol, kind):
     folder = tmp_path_factory.mktemp("attack")
     path, marker = folder / "x.bin", folder / "executed"
-    attack = pickle.dumps(place(CALLS[call](marker)), protocol)
+    attack = pickle.dumps(place(call(marker)), protocol)
     parts = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
     if kind == "zip":
         write_zip(path, {"archive/data.pkl": attack, "archive/version": "3"})
@@ -69,7 +57,7 @@ def test_no_pickle_is_executed(tmp_path_factory, call, place, protocol, kind):
 
 
 def test_a_folder_with_a_pickle_that_attacks(tmp_path):
-    attack = pickle.dumps({"w": CALLS["system"](tmp_path / "executed")})
+    attack = pickle.dumps({"w": CALLS[0](tmp_path / "executed")})
     folder = shutil.copytree(MARIAN / "separate", tmp_path / "model")
     write_zip(folder / "pytorch_model.bin", {"a/data.pkl": attack})
     with pytest.raises(ValueError, match="nothing was run"):
@@ -114,8 +102,7 @@ def test_a_tensor_is_inside_its_storage(tmp_path_factory, shape, strides, offset
         assert re.search("is corrupted", str(error)) and "\n" not in str(error)
         assert not fits or 0 in shape or shape[0] * shape[1] > numbers
     else:
-        steps = [stride * 4 for stride in strides]
-        storage = np.arange(6, dtype="f4")
+        storage, steps = np.arange(6, dtype="f4"), [stride * 4 for stride in strides]
         expected = np.ndarray(shape, "f4", storage.view("u1"), offset * 4, steps)
         np.testing.assert_array_equal(found, expected)
         assert fits or 0 in shape or min(strides) < 0 <= min(reached)
