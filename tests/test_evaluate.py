@@ -50,8 +50,7 @@ def sacrebleu_command(folder, systems, *options):
         name.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:]]
     command += ["-m", "bleu", "chrf", "ter", "-w", "12", "--force", *options]
-    result = child_process.run(command, capture_output=True, check=True)
-    return result.stdout.decode("utf-8")
+    return child_process.run(command, capture_output=True, check=True).stdout.decode("utf-8")
 
 
 @pytest.mark.parametrize("tokenizer", [None, "zh"])
@@ -100,8 +99,7 @@ def test_comparison_is_that_of_the_command_line(tmp_path):
 def test_lines_per_second_are_those_of_translating(monkeypatch):
     clock = iter([100.0, 104.0, 200.0, 201.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    translate = lookup(SOURCES, OUTPUTS)
-    report = report_of(TARGETS, OUTPUTS, compare=translate, n_bootstrap=0)
+    report = report_of(TARGETS, OUTPUTS, compare=lookup(SOURCES, OUTPUTS), n_bootstrap=0)
     assert (report["sentences"], report["by_group"]) == (8, {})
     assert report["lines_per_second"] == 2 and report["comparison"]["lines_per_second"] == 8
 
@@ -124,8 +122,7 @@ def test_groups_worst_first():
 
 
 def test_the_worst_are_the_least_similar():
-    report = report_of(TARGETS, OUTPUTS, n_bootstrap=0)
-    rows = report["worst"]
+    rows = report_of(TARGETS, OUTPUTS, n_bootstrap=0)["worst"]
     assert len(rows) == 6  # two are right
     assert [row["chrf"] for row in rows] == sorted(row["chrf"] for row in rows)
     assert {row["translation"] for row in rows[:2]} == {"", "xyz"}

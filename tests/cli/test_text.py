@@ -63,8 +63,7 @@ def test_evaluate_searches_with_the_tokenizer_of_the_run(
 ):
     found = translator.translate(SOURCES, search=SearchConfig(sample=True, seed=5))
     command = ["evaluate", random_run, write_pairs(tmp_path / "drawn.tsv", found), "--json"]
-    recipe = {"recipe": {"bleu_tokenize": "char"}}
-    monkeypatch.setattr(opening, "inspect_run", lambda run: recipe)
+    monkeypatch.setattr(opening, "inspect_run", lambda run: {"recipe": {"bleu_tokenize": "char"}})
     command.append("--n-bootstrap=0")
     report = json.loads(results(*command, "--sample", "--seed", "5")[0])
     assert report["exact_match"] == 100 and "tok:char|" in report["signature"]

@@ -92,8 +92,7 @@ def test_order_is_that_of_seed_and_pass():
     dataset = dataset_of(pairs, seed=1)
     first, second = batches_of(dataset), batches_of(dataset)
     assert batches_of(dataset_of(pairs, seed=1)) == first
-    other = batches_of(dataset_of(pairs, seed=2))
-    for batches in (second, other):
+    for batches in (second, batches_of(dataset_of(pairs, seed=2))):
         numbers = sorted(row[0] - 100 for source, _, _ in batches for row in source)
         assert batches != first and numbers == list(range(500))
         # Not only the order of the batches: also which pairs of equal length come together.

@@ -220,8 +220,7 @@ def rotary(positions, head, query, key):
         angles = np.arange(len(x))[:, None] / 10000 ** (np.arange(0, x.shape[1], 2) / x.shape[1])
         return (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angles)
 
-    scores = (turned(query) @ turned(key).conj().T).real
-    return scores / math.sqrt(query.shape[1]), 0.0
+    return (turned(query) @ turned(key).conj().T).real / math.sqrt(query.shape[1]), 0.0
 
 
 def disentangled(positions, head, query, key):

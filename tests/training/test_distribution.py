@@ -109,8 +109,7 @@ def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
     assert read_cluster({}) is None is read_cluster({"TF_CONFIG": " "})
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
     operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
-    roles = [("chief", 0), ("worker", 0), ("worker", 1)]
-    for number, (kind, index) in enumerate(roles):
+    for number, (kind, index) in enumerate([("chief", 0), ("worker", 0), ("worker", 1)]):
         cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
         assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
         assert cluster.is_chief == (number == 0)

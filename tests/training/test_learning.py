@@ -19,8 +19,7 @@ def test_one_batch_is_learned_by_heart():
     schedule = kt.WarmupInverseSqrt(peak=3e-3, warmup_steps=50)
     optimizer = keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
     model.compile(optimizer, kt.SmoothedCrossEntropy(0.1), jit_compile=False)
-    dataset = tf.data.Dataset.from_tensors(batch(9)).repeat(200)
-    model.fit(dataset, shuffle=False, verbose=0)
+    model.fit(tf.data.Dataset.from_tensors(batch(9)).repeat(200), shuffle=False, verbose=0)
     loss = model.evaluate(*batch(9), verbose=0)
     right, wrong = 0.9 + 0.1 / 20, 0.1 / 20
     floor = -right * np.log(right) - 19 * wrong * np.log(wrong)

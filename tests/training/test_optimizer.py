@@ -181,8 +181,7 @@ def test_a_validation_loss():
 
 def scaled(scale):
     keras.utils.set_random_seed(1)
-    inner = keras.optimizers.SGD(0.1)
-    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=scale)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=scale)
     return compiled(optimizer, Tagger(dtype="mixed_float16"), run_eagerly=True)
 
 

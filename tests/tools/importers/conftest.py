@@ -99,8 +99,7 @@ def imported(tmp_path_factory):
     """A folder with the run that `import` has made of a model, and what it has printed."""
 
     def make(folder):
-        result = succeeds("import", MARIAN / "tied", folder / "run")
-        (folder / "printed").write_bytes(result.stderr)
+        (folder / "printed").write_bytes(succeeds("import", MARIAN / "tied", folder / "run").stderr)
 
     return made_once(tmp_path_factory, "marian", make)
 
