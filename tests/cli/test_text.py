@@ -58,9 +58,7 @@ def test_score_and_align(random_run, translator, tmp_path):
     ]
 
 
-def test_evaluate_searches_with_the_tokenizer_of_the_run(
-    random_run, translator, monkeypatch, tmp_path
-):
+def test_evaluate_takes_the_tokenizer_of_the_run(random_run, translator, monkeypatch, tmp_path):
     found = translator.translate(SOURCES, search=SearchConfig(sample=True, seed=5))
     command = ["evaluate", random_run, write_pairs(tmp_path / "drawn.tsv", found), "--json"]
     monkeypatch.setattr(opening, "inspect_run", lambda run: {"recipe": {"bleu_tokenize": "char"}})

@@ -178,13 +178,8 @@ def test_steps_draw_independently():
     assert np.mean((tokens[:, 0] == 4) & (tokens[:, 1] == 4)) == pytest.approx(0.25, abs=0.05)
 
 
-SEARCHES = {
-    "greedy": greedy_search,
-    "sampling": sample,
-    "beam": functools.partial(beam_search, beam_size=2),
-}
-
-
+SEARCHES = {"greedy": greedy_search, "sampling": sample}
+SEARCHES["beam"] = functools.partial(beam_search, beam_size=2)
 STEP = Toy(2, 8, 0)
 OF_ANOTHER_RANK = {"step": lambda ids, *_: (tf.zeros([tf.size(ids), 1, 8]), ())}
 SAMPLING, BEAM, EVERY = ["sampling"], ["beam"], list(SEARCHES)

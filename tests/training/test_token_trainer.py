@@ -114,11 +114,8 @@ def test_weights_and_reductions_of_the_loss():
     """Only the usual mean has a fused loss."""
     model, data = Small(), (tf.constant(X), tf.constant(Y))
     model.build()
-    for options, times, weight in (
-        ({}, 3.0, 3.0),
-        ({"reduction": "sum"}, np.count_nonzero(Y), None),
-    ):
-        model.compile("sgd", kt.SmoothedCrossEntropy(0.1, **options), loss_weights=weight)
+    for how, times, weight in (({}, 3.0, 3.0), ({"reduction": "sum"}, np.count_nonzero(Y), None)):
+        model.compile("sgd", kt.SmoothedCrossEntropy(0.1, **how), loss_weights=weight)
         for step in (model.test_step, model.train_step):
             expected = times * kt.SmoothedCrossEntropy(0.1)(Y, model(X)) + sum(model.losses)
             assert logs_of(step, data)["loss"] == pytest.approx(float(expected), rel=1e-5)
@@ -252,8 +249,6 @@ def test_mistakes():
     ):
         with pytest.raises(ValueError, match=message):
             mistake()
-
-
-def test_losses_of_logits_are_accepted():
+    # Those of logits are accepted.
     logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     compiled(logits, small_model, metrics=["sparse_categorical_accuracy"])
