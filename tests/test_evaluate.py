@@ -57,8 +57,7 @@ def sacrebleu_command(folder, systems, *options):
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
     flags = ["-tok", tokenizer] if tokenizer else []
-    command = sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags)
-    bleu, chrf, ter = json.loads(command)
+    bleu, chrf, ter = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags))
     quick = corpus_scores(OUTPUTS, TARGETS, **options)
     assert (bleu["name"], chrf["name"]) == ("BLEU", "chrF2")
     assert quick["bleu"] == pytest.approx(bleu["score"], abs=1e-9) and 5 < bleu["score"] < 95

@@ -90,8 +90,7 @@ def test_monitoring():
     (endpoint,) = MONITOR["spec"]["endpoints"]
     assert {*MONITOR["spec"]} == {"selector", "endpoints"}
     assert {*endpoint} == {"port", "path", "interval"} and endpoint["path"] == METRICS
-    labels = MONITOR["spec"]["selector"]["matchLabels"]
-    assert labels.items() <= REST["metadata"]["labels"].items()
+    assert MONITOR["spec"]["selector"]["matchLabels"].items() <= REST["metadata"]["labels"].items()
     # Only one of the Services has that port, or every pod would be counted twice.
     ports = [port["name"] for service in (REST, GRPC) for port in service["spec"]["ports"]]
     assert ports.count(endpoint["port"]) == 1

@@ -20,7 +20,6 @@ from tests.support import child_process
 from tests.support.command_line import python
 from tests.support.paths import ROOT, SUPPORT
 
-PROGRAM = SUPPORT / "workers_training.py"
 MIRRORED = SUPPORT / "mirrored_training.py"
 TOLERANCES = {"float32": 1e-5, "mixed_float16": 5e-3}  # DESIGN, §3
 WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
@@ -184,7 +183,7 @@ def started(*trainings):
             if len(trainings) > 1:
                 task = {"type": "worker", "index": index}
                 environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            command = [sys.executable, PROGRAM, json.dumps(mine)]
+            command = [sys.executable, SUPPORT / "workers_training.py", json.dumps(mine)]
             process = child_process.running(command, env=environment, **pipes)
             processes.append(stack.enter_context(process))
         yield processes
