@@ -54,6 +54,7 @@ PREPARE = "prepare --output {}/new --train-source "
 BOTH = PREPARE + "{}/part-*.source --train-target {}/part-*.target "
 MISTAKES = [
     (NEW + "--preset tiny", "Training data is missing: pass --train-source"),
+    (NEW + "--valid-source {}/pairs.tsv", "Training data is missing"),
     (TEXTS + "--train-target {}/pairs.tsv", "has both source and target: omit --train-target"),
     (NEW + "--train-source {}/pairs.tsv", "--valid-source is missing"),
     (NEW + "--train-source {}/pairs.tsv --valid-source /none.tsv", "No file matches /none.tsv"),
