@@ -51,10 +51,9 @@ def test_score_and_align(random_run, translator, tmp_path):
     assert pairs[0].endswith("-2") and pairs[1] == pairs[3] == ""
     assert results("align", *asked) == pairs
     options = ["--layers", "1", "2", "--heads", "2", "--tokens"]
-    aligned = translator.align(SOURCES, TARGETS, layers=[1, 2], heads=[2])
     assert results("align", *asked, *options) == [
         f"{' '.join(a)} ||| {' '.join(b)} ||| " + " ".join(f"{i}-{j}" for j, i in enumerate(where))
-        for a, b, where in aligned
+        for a, b, where in translator.align(SOURCES, TARGETS, layers=[1, 2], heads=[2])
     ]
 
 
