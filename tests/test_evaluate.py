@@ -50,16 +50,14 @@ def sacrebleu_command(folder, systems, *options):
         name.write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", names[0], "-i", *names[1:]]
     command += ["-m", "bleu", "chrf", "ter", "-w", "12", "--force", *options]
-    result = child_process.run(command, capture_output=True, check=True)
-    return result.stdout.decode("utf-8")
+    return child_process.run(command, capture_output=True, check=True).stdout.decode("utf-8")
 
 
 @pytest.mark.parametrize("tokenizer", [None, "zh"])
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
     flags = ["-tok", tokenizer] if tokenizer else []
-    command = sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags)
-    bleu, chrf, ter = json.loads(command)
+    bleu, chrf, ter = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags))
     quick = corpus_scores(OUTPUTS, TARGETS, **options)
     assert (bleu["name"], chrf["name"]) == ("BLEU", "chrF2")
     assert quick["bleu"] == pytest.approx(bleu["score"], abs=1e-9) and 5 < bleu["score"] < 95
@@ -100,8 +98,7 @@ def test_comparison_is_that_of_the_command_line(tmp_path):
 def test_lines_per_second_are_those_of_translating(monkeypatch):
     clock = iter([100.0, 104.0, 200.0, 201.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    translate = lookup(SOURCES, OUTPUTS)
-    report = report_of(TARGETS, OUTPUTS, compare=translate, n_bootstrap=0)
+    report = report_of(TARGETS, OUTPUTS, compare=lookup(SOURCES, OUTPUTS), n_bootstrap=0)
     assert (report["sentences"], report["by_group"]) == (8, {})
     assert report["lines_per_second"] == 2 and report["comparison"]["lines_per_second"] == 8
 
@@ -124,8 +121,7 @@ def test_groups_worst_first():
 
 
 def test_the_worst_are_the_least_similar():
-    report = report_of(TARGETS, OUTPUTS, n_bootstrap=0)
-    rows = report["worst"]
+    rows = report_of(TARGETS, OUTPUTS, n_bootstrap=0)["worst"]
     assert len(rows) == 6  # two are right
     assert [row["chrf"] for row in rows] == sorted(row["chrf"] for row in rows)
     assert {row["translation"] for row in rows[:2]} == {"", "xyz"}

@@ -90,6 +90,5 @@ def test_example(name, names, monkeypatch):
 def test_checks_can_fail_and_lists_name_examples():
     for value, wanted in (([b"a"], [b"b"]), (np.ones(2), [1.0, 1.1]), ("a", 1), ((2, 10), (2, 11))):
         assert not equal(value, wanted)
-    found = set(map(last, DOCSTRINGS))
-    assert {*EXPORTED, *MAKING, *SLOW, "PreparedCorpus"} <= found
+    assert {*EXPORTED, *MAKING, *SLOW, "PreparedCorpus"} <= set(map(last, DOCSTRINGS))
     assert {*NOT_COMPARED} <= {*DOCSTRINGS}

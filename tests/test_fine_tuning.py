@@ -100,8 +100,7 @@ def test_resume_takes_all_from_the_run(tuned, trained_run):
     """Text that has moved is still that text, the frozen stay, and the origin may be gone."""
     folder, texts = tuned
     resumed = shutil.copytree(folder / "tuned", folder / "resumed")
-    begun = dataclasses.replace(Run(resumed).read_config(), start_from="/gone")
-    Run(resumed).write_config(begun)
+    Run(resumed).write_config(dataclasses.replace(Run(resumed).read_config(), start_from="/gone"))
     moved = [shutil.copy(path, f"{path}.moved") for path in texts]
     command = ["train", "--output", resumed, "--resume", "--parallel-microbatches", "1"]
     command += ["--train-source", moved[0], "--train-target", moved[1], "--epochs"]

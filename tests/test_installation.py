@@ -85,8 +85,7 @@ def test_in_an_empty_environment(built, python, tmp_path):
     for backend in ("tensorflow", "jax"):
         if backend == "jax":
             run_here("pip", "install", "--quiet", "jax[cpu]")
-        found = run_here("python", "-c", LAYERS, KERAS_BACKEND=backend)
-        assert f"{backend} {tmp_path}" in found
+        assert f"{backend} {tmp_path}" in run_here("python", "-c", LAYERS, KERAS_BACKEND=backend)
     assert "translate" in run_here("keras-transformer", "--help")
     assert "needs pyyaml: pip install" in run_here("keras-transformer", "config", status=2)
     run_here("pip", "install", "--quiet", f"{built[1]}[all]")

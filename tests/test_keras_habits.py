@@ -62,8 +62,7 @@ def test_public_classes_are_found_by_keras():
     classes = [getattr(kt, name) for name in kt.__all__]
     classes = {x for x in classes if isinstance(x, type) and issubclass(x, kinds)}
     for kind in classes - {kt.Positions, kt.TokenTrainer}:
-        name = f"keras_transformer>{kind.__name__}"
-        assert keras.saving.get_registered_object(name) is kind
+        assert keras.saving.get_registered_object(f"keras_transformer>{kind.__name__}") is kind
 
 
 @pytest.mark.filterwarnings("ignore:Skipping nested container")

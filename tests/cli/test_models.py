@@ -59,8 +59,7 @@ def test_plot_of_two_runs(trained_run, tmp_path):
     output, other = tmp_path / "picture.png", tmp_path / "other"
     other.mkdir()
     shutil.copy(trained_run / "history.csv", other)
-    result = succeeds("plot", trained_run, other, "--output", output)
-    assert result.stdout.decode() == f"{output}\n"
+    assert succeeds("plot", trained_run, other, "--output", output).stdout.decode() == f"{output}\n"
     assert output.read_bytes().startswith(b"\x89PNG")
 
 

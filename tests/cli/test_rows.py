@@ -57,8 +57,7 @@ def translated(*options, stdin):
 
 
 def test_lines_by_hand():
-    stdin = b"abc\n\n d\xc3\xa9\r\nlast"
-    assert translated(stdin=stdin).decode() == "ABC\n\n DÉ\nLAST\n"
+    assert translated(stdin=b"abc\n\n d\xc3\xa9\r\nlast").decode() == "ABC\n\n DÉ\nLAST\n"
     assert translated(*N_BEST, "--length-penalty", "0.5", stdin=b"abc\n\n").decode() == (
         "0 ||| ABC ||| -0.250000\n0 ||| ABC! ||| -1.250000\n"
         "1 |||  ||| -0.250000\n1 ||| ! ||| -1.250000\n"

@@ -51,20 +51,16 @@ def test_score_and_align(random_run, translator, tmp_path):
     assert pairs[0].endswith("-2") and pairs[1] == pairs[3] == ""
     assert results("align", *asked) == pairs
     options = ["--layers", "1", "2", "--heads", "2", "--tokens"]
-    aligned = translator.align(SOURCES, TARGETS, layers=[1, 2], heads=[2])
     assert results("align", *asked, *options) == [
         f"{' '.join(a)} ||| {' '.join(b)} ||| " + " ".join(f"{i}-{j}" for j, i in enumerate(where))
-        for a, b, where in aligned
+        for a, b, where in translator.align(SOURCES, TARGETS, layers=[1, 2], heads=[2])
     ]
 
 
-def test_evaluate_searches_with_the_tokenizer_of_the_run(
-    random_run, translator, monkeypatch, tmp_path
-):
+def test_evaluate_takes_the_tokenizer_of_the_run(random_run, translator, monkeypatch, tmp_path):
     found = translator.translate(SOURCES, search=SearchConfig(sample=True, seed=5))
     command = ["evaluate", random_run, write_pairs(tmp_path / "drawn.tsv", found), "--json"]
-    recipe = {"recipe": {"bleu_tokenize": "char"}}
-    monkeypatch.setattr(opening, "inspect_run", lambda run: recipe)
+    monkeypatch.setattr(opening, "inspect_run", lambda run: {"recipe": {"bleu_tokenize": "char"}})
     command.append("--n-bootstrap=0")
     report = json.loads(results(*command, "--sample", "--seed", "5")[0])
     assert report["exact_match"] == 100 and "tok:char|" in report["signature"]

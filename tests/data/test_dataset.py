@@ -15,16 +15,9 @@ from keras_transformer.data.dataset import BatchStream, make_dataset, stream_dat
 from keras_transformer.data.pairs import EncodedPairs, Pair
 from keras_transformer.data.planning import bucket_boundaries
 from keras_transformer.special_ids import END, PAD, START
+from tests.support import numbered_pairs
 from tests.support.command_line import python
-from tests.support.numbered_pairs import (
-    batches_of,
-    dataset_of,
-    numbers,
-    pairs_of_lengths,
-    random_pairs,
-    sentences_of,
-    trimmed,
-)
+from tests.support.numbered_pairs import batches_of, dataset_of, numbers, random_pairs, trimmed
 
 
 def test_teacher_forcing_by_hand():
@@ -45,8 +38,8 @@ def test_teacher_forcing_by_hand():
 
 
 def test_dropped_pairs_are_counted(caplog):
-    pairs = pairs_of_lengths([(4, 4), (5, 4), (4, 5), (6, 6), (9, 1), (1, 9), (1, 1)])
-    pairs += [("", "7"), ("7", " "), ("", "")]
+    lengths = [(4, 4), (5, 4), (4, 5), (6, 6), (9, 1), (1, 9), (1, 1)]
+    pairs = [*numbered_pairs.pairs_of_lengths(lengths), ("", "7"), ("7", " "), ("", "")]
     with caplog.at_level(logging.INFO, "keras_transformer"):
         dataset = dataset_of(pairs, 100, max_length=5)
         dataset_of(random_pairs(7))
@@ -92,8 +85,7 @@ def test_order_is_that_of_seed_and_pass():
     dataset = dataset_of(pairs, seed=1)
     first, second = batches_of(dataset), batches_of(dataset)
     assert batches_of(dataset_of(pairs, seed=1)) == first
-    other = batches_of(dataset_of(pairs, seed=2))
-    for batches in (second, other):
+    for batches in (second, batches_of(dataset_of(pairs, seed=2))):
         numbers = sorted(row[0] - 100 for source, _, _ in batches for row in source)
         assert batches != first and numbers == list(range(500))
         # Not only the order of the batches: also which pairs of equal length come together.
@@ -210,7 +202,7 @@ def corpus_of(size, first):
     """Pairs of random lengths; the first id of both sides numbers them from `first` on."""
     lengths = np.random.default_rng(first).integers(1, 20, (2, size))
     rows = ([[first + i] + [9] * (n - 1) for i, n in enumerate(side)] for side in lengths)
-    return EncodedPairs(*map(sentences_of, rows))
+    return EncodedPairs(*map(numbered_pairs.sentences_of, rows))
 
 
 def mix_of(seed=6, **options):

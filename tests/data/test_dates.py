@@ -38,7 +38,6 @@ def test_parts_have_no_date_and_no_string_in_common(corpus):
         assert [*map(len, kinds)][1:] == [1_500, 3_000]  # each of those once
     others = [dates(train_size=9, valid_size=9, test_size=9, seed=seed) for seed in (1, 2)]
     assert others[0].train != others[1].train and others[0].test != others[1].test
-
     # A source is one line with the year and the day of its target.
     assert {pair.target[:4] for pair in corpus.train} == set(map(str, range(1900, 2100)))
     for pair in corpus.train + corpus.valid + corpus.test:

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.pairs import CHUNK, EncodedPairs, Sentences, encode_pairs
-from tests.support.numbered_pairs import numbers, sentences_of
+from tests.support.numbered_pairs import numbers
 
 
 def test_any_iterable_is_read_once():
-    """More than are tokenized at once; empty sides are kept."""
+    """More than are tokenized at once; empty and long sides are kept, also of several corpora."""
     count = CHUNK + 3
     asked = []
 
@@ -24,17 +24,10 @@ def test_any_iterable_is_read_once():
     assert ids.tolist() == [CHUNK + 1, 70000, 7, 70000] and lengths.tolist() == [2, 2]
     ids, lengths = encoded.target.gather(np.array([CHUNK, CHUNK + 1]))
     assert lengths.tolist() == [0, 2] and ids.tolist() == [5, 6]
-    assert len(encode_pairs([], numbers, numbers)) == 0
-
-
-def test_joined():
-    first = EncodedPairs(sentences_of([[4], [5, 5]]), sentences_of([[6], [7]]))
-    second = EncodedPairs(sentences_of([[8]]), sentences_of([[9, 9, 9]]))
-    joined = EncodedPairs.concatenate([first, second])
-    assert joined.source.gather(np.array([2, 0]))[0].tolist() == [8, 4]
-    assert joined.target.gather(np.array([1, 2]))[0].tolist() == [7, 9, 9, 9]
-    assert EncodedPairs.concatenate([first]) is first
-    assert sentences_of([[4] * 70_000, [5]]).lengths.tolist() == [70_000, 1]
+    nothing, more = (encode_pairs(x, numbers, numbers) for x in ([], [("8", "9 " * 70_000)]))
+    joined = EncodedPairs.concatenate([encoded, nothing, more])
+    found = [side.gather(np.array([count, 3]))[0] for side in (joined.source, joined.target)]
+    assert [ids.tolist() for ids in found] == [[8, 3, 70000], [9] * 70_000 + [5, 6]]
 
 
 sentences = st.lists(st.integers(4, 255), max_size=5)

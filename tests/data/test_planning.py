@@ -80,8 +80,7 @@ def test_more_buckets_than_small_keys_can_hold(monkeypatch):
     monkeypatch.setattr(planning, "CHUNK", 64)  # keys are computed in many parts
     boundaries = list(range(1, 401))
     source, target = np.random.default_rng(5).integers(1, 400, (2, 700))
-    expected = loop(source, target, boundaries, 999)
-    assert batches_of(source, target, boundaries, 999) == expected
+    assert batches_of(source, target, boundaries, 999) == loop(source, target, boundaries, 999)
 
 
 def test_cut_by_hand():

@@ -113,8 +113,7 @@ LOOP = Markov({START: {A: 0.5, END: 0.5}, A: {END: 0.6, B: 0.4}, B: {B: 0.25, EN
 def test_exact_search_stops_as_soon_as_nothing_can_change(length_penalty, steps):
     expected = [(0.5, [END]), (0.3, [A, END])]
     # log 0.3 / lp(2) = -1.03, and log(0.2 / 4^k) / lp(50) is less from k = 6 on.
-    found = found_and_steps(LOOP, 50, 2, length_penalty, **TO_THE_END)
-    assert found == (expected, steps)
+    assert found_and_steps(LOOP, 50, 2, length_penalty, **TO_THE_END) == (expected, steps)
 
 
 def test_patience_by_hand():

@@ -53,8 +53,7 @@ def test_as_in_plain_python(size, shortest, seed, penalty):
     expected = []
     for row in range(3):
         follow = functools.partial(step.log_probs, row)
-        follow = functools.partial(allowed_only, follow, size, shortest)
-        best = reference_beam(follow, 6, **how)
+        best = reference_beam(functools.partial(allowed_only, follow, size, shortest), 6, **how)
         expected.append(best + [(-math.inf, [])] * (3 - len(best)))
     same(found, expected)
 

@@ -28,10 +28,8 @@ def model():
     return random_translator(positions="rotary", num_layers=2).model
 
 
-@pytest.mark.parametrize(
-    "how, in_graph", [*((how, False) for how in HOW.values()), (HOW["beam"], True)]
-)
-def test_at_once_is_step_by_step(model, how, in_graph, monkeypatch):
+@pytest.mark.parametrize("how, traced", [*((x, False) for x in HOW.values()), (HOW["beam"], True)])
+def test_at_once_is_step_by_step(model, how, traced, monkeypatch):
     monkeypatch.setattr(prefixes, "MAX_POSITIONS", 4)  # one position of all rows
     step, positions = model.make_step(), []
     state = model.initial_state(np.array([[5, 6, 7, 3], [9, 3, 0, 0], [8, 8, 3, 0]]))
@@ -42,12 +40,11 @@ def test_at_once_is_step_by_step(model, how, in_graph, monkeypatch):
 
     several.takes_several = True
     one_by_one = functools.partial(step)  # which does not say so
-    for prefix in PREFIXES[:2] if in_graph else PREFIXES:
+    for prefix in PREFIXES[:2] if traced else PREFIXES:
         prefix = np.array(prefix, "int32")
-        run = tf.function(search, autograph=False) if in_graph else search
+        run = tf.function(search, autograph=False) if traced else search
         found = hypotheses(*run(several, state, 3, 9, prefix=tf.constant(prefix), **how))
-        expected = hypotheses(*search(one_by_one, state, 3, 9, prefix=prefix, **how))
-        same(found, expected)
+        same(found, hypotheses(*search(one_by_one, state, 3, 9, prefix=prefix, **how)))
     assert 2 in positions
 
 

@@ -49,8 +49,7 @@ def test_as_in_plain_python(max_length, width, **toy):
     rows = ((functools.partial(step.log_probs, i), row[row != PAD]) for i, row in enumerate(prefix))
     expected = [[reference_greedy(follow, max_length, forced)] for follow, forced in rows]
     for search in (greedy_search, functools.partial(sample, top_k=1)):
-        found = search(step, step.state, 4, max_length, prefix=prefix)
-        same(hypotheses(*found), expected)
+        same(hypotheses(*search(step, step.state, 4, max_length, prefix=prefix)), expected)
 
 
 def test_rows_that_have_ended_are_left_behind_by_the_half():
@@ -63,8 +62,7 @@ def test_rows_that_have_ended_are_left_behind_by_the_half():
         return toy(ids, position, state)
 
     assert greedy_search(step, toy.state, 4, 9, prefix)[1].numpy().tolist() == lengths
-    rows = [[0, 1, 2, 3], [0, 1, 2, 3], [1, 3], [1, 3], [3], [3]]
-    assert fed == list(enumerate(rows))
+    assert fed == list(enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [1, 3], [1, 3], [3], [3]]))
     assert toy.state["fed"].shape == (4, 0)  # the state that was passed is as it was
 
 
@@ -177,17 +175,11 @@ def test_steps_draw_independently():
     step = Markov({i: {4: 0.5, 5: 0.5} for i in (START, 4, 5)})
     tokens = sample(step, {}, 1000, 3, seed=3)[0].numpy()
     assert len(np.unique(tokens, axis=0)) == 8
-    both = np.mean((tokens[:, 0] == 4) & (tokens[:, 1] == 4))
-    assert both == pytest.approx(0.25, abs=0.05)
+    assert np.mean((tokens[:, 0] == 4) & (tokens[:, 1] == 4)) == pytest.approx(0.25, abs=0.05)
 
 
-SEARCHES = {
-    "greedy": greedy_search,
-    "sampling": sample,
-    "beam": functools.partial(beam_search, beam_size=2),
-}
-
-
+SEARCHES = {"greedy": greedy_search, "sampling": sample}
+SEARCHES["beam"] = functools.partial(beam_search, beam_size=2)
 STEP = Toy(2, 8, 0)
 OF_ANOTHER_RANK = {"step": lambda ids, *_: (tf.zeros([tf.size(ids), 1, 8]), ())}
 SAMPLING, BEAM, EVERY = ["sampling"], ["beam"], list(SEARCHES)

@@ -172,8 +172,7 @@ def test_penalties_are_those_of_keras():
     for layer in (ours, again):
         layer(QUERY, VALUE)
         assert_close(np.array(layer.losses[-12:]), np.array(theirs.losses), 1e-6)
-        constraints = {type(w.constraint).__name__ for w in layer.weights}
-        assert constraints == {"MaxNorm", "NonNeg"}
+        assert {type(w.constraint).__name__ for w in layer.weights} == {"MaxNorm", "NonNeg"}
 
 
 class TakesOthers(kt.MultiHeadAttention):

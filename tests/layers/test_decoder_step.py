@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_transformer as kt
+from tests.layers.test_composite import ignore_quantize
 from tests.support.layer_harness import NORMS, TOLERANCES, assert_close, normal, randomize
 from tests.support.toy_translator import SIZES, SOURCES, toy_tokenizer
 
@@ -22,8 +23,6 @@ SCHEMES = {
     "rotary": kt.RotaryPositions(),
     "disentangled": kt.DisentangledPositions(2),
 }
-# Keras, of layers that it cannot quantize.
-ignore_quantize = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 
 
 @settings(max_examples=settings().max_examples // 2)
@@ -88,8 +87,7 @@ class DoubledAttention(kt.MultiHeadAttention):
 @keras.saving.register_keras_serializable(package="tests")
 class OwnDecoderLayer(kt.DecoderLayer):
     def make_attention(self):
-        options = super().make_attention().get_config() | {"name": None}
-        return DoubledAttention.from_config(options)
+        return DoubledAttention.from_config(super().make_attention().get_config() | {"name": None})
 
     def make_feed_forward(self):
         return keras.layers.Dense(self.d_model, "swish", dtype=self.dtype_policy)

@@ -44,8 +44,7 @@ def test_frequencies_of_tensor2tensor(d_model):
     half = d_model // 2
     angles = positions * np.power(1e-4, np.arange(half) / max(half - 1, 1))
     expected = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(11, d_model)
-    encoding = kt.sinusoidal_encoding(11, d_model, 300, frequencies="tensor2tensor")
-    assert_close(encoding, expected)
+    assert_close(kt.sinusoidal_encoding(11, d_model, 300, frequencies="tensor2tensor"), expected)
 
 
 def test_negative_ids_are_not_counted_from_the_end_in_a_graph():
@@ -108,8 +107,7 @@ def test_logits_of_a_functional_model_follow_the_embedding(tmp_path):
     for tied in (model, keras.saving.load_model(tmp_path / "model.keras")):
         table, kernel, bias = normal(9, 8, seed=3), normal(8, 8, seed=4), normal(8, seed=5)
         tied.set_weights([table, kernel, bias])
-        expected = (oracle.embed(table, IDS) @ kernel + bias) @ table.T
-        assert_close(tied(IDS), expected, 1e-4)
+        assert_close(tied(IDS), (oracle.embed(table, IDS) @ kernel + bias) @ table.T, 1e-4)
 
 
 def test_starts_with_unit_variance_and_drops_in_training_only():

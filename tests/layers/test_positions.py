@@ -81,8 +81,7 @@ def debertas(golden, heads=2):
     names = "pos_proj", "pos_q_proj"
     key, query = (golden[f"{name}.weight"].T.reshape(width, heads, -1) for name in names)
     layer.positions.key_dense.set_weights([key])
-    bias = golden["pos_q_proj.bias"].reshape(heads, -1)
-    layer.positions.query_dense.set_weights([query, bias])
+    layer.positions.query_dense.set_weights([query, golden["pos_q_proj.bias"].reshape(heads, -1)])
     return layer
 
 

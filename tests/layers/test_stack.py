@@ -34,8 +34,7 @@ def test_stacks_equal_the_formula(norm):
         masks = np.ones_like(X_MASK) if x is None else x
         masks = masks, np.ones_like(MEMORY_MASK) if memory is None else memory
         assert_close(encoder(MEMORY, memory), oracle.encoder(encoder, MEMORY, masks[1]))
-        found = decoder(X, MEMORY, x, memory)
-        assert_close(found, oracle.decoder(decoder, X, MEMORY, *masks))
+        assert_close(decoder(X, MEMORY, x, memory), oracle.decoder(decoder, X, MEMORY, *masks))
 
 
 def test_decoder_without_a_memory_is_a_causal_encoder():

@@ -186,20 +186,18 @@ def pickled(corpus):
 
 CODE = marshal.dumps(compile("open('executed', 'w')", "payload", "exec"))
 VALUE = {"code": base64.b64encode(CODE).decode(), "defaults": None, "closure": None}
-LAMBDA = {
-    **{"module": "keras.layers", "registered_name": None, "class_name": "Lambda"},
-    "config": {"name": "x", "function": {"class_name": "__lambda__", "config": VALUE}},
-}
+LAMBDA = {"module": "keras.layers", "registered_name": None, "class_name": "Lambda"}
+LAMBDA["config"] = {"name": "x", "function": {"class_name": "__lambda__", "config": VALUE}}
 SYSTEM = {"module": "os", "class_name": "system", "config": {"command": "touch executed"}}
 ARRAY = "layers/positional_embedding/vars/0"
 NAMES, CORRUPTED = "which no model of this package uses", "is corrupted"
 TRAIN = "train --preset tiny --corpus {} --output new --vocabulary-size none --model-type char"
+CALL = b"format: !!python/object/apply:os.system ['touch executed']"
+TUNE = "train --start-from {} --output new"
 TRIALS = {
     "a Lambda with byte code": Trial(config(lambda m: LAMBDA), NAMES),
     "os.system as a class": Trial(config(lambda m: m["config"].update(activation=SYSTEM)), NAMES),
-    "a config.json of 200,000 brackets": Trial(
-        member("config.json", b"[" * 200_000), "it is not JSON"
-    ),
+    "a config.json of 200,000 brackets": Trial(member("config.json", b"[" * 200_000), "not JSON"),
     "a config.json of 64 MiB in 64 KiB": Trial(
         member("config.json", bytes(1 << 26), compression=8), "in a way that Keras does not"
     ),
@@ -211,20 +209,11 @@ TRIALS = {
         content("source.spm", pointing_out), "an invalid offset"
     ),
     "a model.json that lists a file outside": Trial(outside, "lists a file outside"),
-    "a config.yaml that calls os.system": Trial(
-        content("config.yaml", b"format: !!python/object/apply:os.system ['touch executed']"),
-        "is not valid YAML: could not determine a constructor",
-    ),
-    "a config.yaml of aliases": Trial(
-        content("config.yaml", b"a: &a [x, x]\nb: [*a, *a]\n"), "aliases"
-    ),
+    "a config.yaml that calls os.system": Trial(content("config.yaml", CALL), "a constructor"),
+    "a config.yaml of aliases": Trial(content("config.yaml", b"a: &a [x]\nb: [*a, *a]"), "aliases"),
     "a pipe as config.yaml": Trial(as_pipe, "config.yaml"),
-    "a Lambda to fine-tune": Trial(
-        config(lambda m: LAMBDA), NAMES, "train --start-from {} --output new"
-    ),
-    "a checkpoint outside": Trial(
-        checkpoint_outside, "is not a file of", "average {} new --number 1"
-    ),
+    "a Lambda to fine-tune": Trial(config(lambda m: LAMBDA), NAMES, TUNE),
+    "a checkpoint outside": Trial(checkpoint_outside, "is not a file", "average {} new --number 1"),
     "a signature that writes a file": Trial(
         content("saved_model.pb", writing_node), "holds the ops WriteFile, which", kind="export"
     ),

@@ -35,8 +35,7 @@ def trained():
             losses.append((model.evaluate(valid, verbose=0), plain))
 
     scores = kt.TranslationScores(pairs, tokenizer, tokenizer, "char", batch_size=30)
-    comparing = keras.callbacks.LambdaCallback(on_epoch_end=compare)
-    callbacks = [kt.EMAValidation(), scores, comparing]
+    callbacks = [kt.EMAValidation(), scores, keras.callbacks.LambdaCallback(on_epoch_end=compare)]
     options = dict(epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
     history = model.fit(dataset, validation_data=valid, **options).history
@@ -93,8 +92,7 @@ def test_run_without_its_validation_set(tmp_path, capsys):
     run = shutil.copytree(FIXTURES / "format-1" / "run", tmp_path / "run")
     valid, translator = tmp_path / "valid.tsv", kt.load(run)
     texts = dict.fromkeys(("train_source", "valid_source"), str(valid))
-    config = dataclasses.replace(Run(run).read_config(), **texts)
-    Run(run).write_config(config)
+    Run(run).write_config(dataclasses.replace(Run(run).read_config(), **texts))
     for reason in ("No file matches", "has changed"):
         assert validate_translator(Run(run), translator) == {}
         error = capsys.readouterr().err

@@ -171,9 +171,7 @@ PRECISIONS = [("int8", INT8, "float32", 0.45), ("bfloat16", BFLOAT16, "bfloat16"
 
 
 @pytest.mark.parametrize("precision, options, computation, share", PRECISIONS)
-def test_an_export_computes_with_rounded_weights(
-    precision, options, computation, share, tmp_path, monkeypatch
-):
+def test_weights_are_rounded(precision, options, computation, share, tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "check", lambda *_: [])  # what follows asks for more
     translator = random_translator(seed=5, **options)
     config = kt.ExportConfig(signatures=(), precision=precision, computation=computation)

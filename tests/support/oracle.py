@@ -188,29 +188,14 @@ def relative(positions, head, query, key):
 
 
 def bucketed(positions, head, query, key):
-    """T5's biases; products keep 1/√K."""
+    """T5's biases, of KerasHub's buckets; products keep 1/√K."""
+    from keras_hub.src.models.t5.t5_multi_head_attention import T5MultiHeadAttention
+
     (biases,) = weights_of(positions)
-    scores = query @ key.T / math.sqrt(query.shape[1])
-    for i, j in pairs(query, key):
-        how = positions.num_buckets, positions.max_distance, positions.bidirectional
-        scores[i, j] += biases[bucket(j - i, *how), head]
-    return scores, 0.0
-
-
-def bucket(distance, num_buckets, max_distance, bidirectional):
-    """The number of the bucket of one distance, key minus query."""
-    first = 0
-    if bidirectional:
-        num_buckets //= 2
-        first = num_buckets if distance > 0 else 0
-        distance = abs(distance)
-    else:
-        distance = max(-distance, 0)
-    exact = num_buckets // 2
-    if distance < exact:
-        return first + distance
-    share = math.log(distance / exact) / math.log(max_distance / exact)
-    return first + min(exact + int(share * (num_buckets - exact)), num_buckets - 1)
+    distances = np.arange(len(key)) - np.arange(len(query))[:, None]
+    how = positions.bidirectional, positions.num_buckets, positions.max_distance
+    buckets = np.array(T5MultiHeadAttention._relative_position_bucket(distances, *how))
+    return query @ key.T / math.sqrt(query.shape[1]) + biases[buckets, head], 0.0
 
 
 def rotary(positions, head, query, key):
@@ -220,8 +205,7 @@ def rotary(positions, head, query, key):
         angles = np.arange(len(x))[:, None] / 10000 ** (np.arange(0, x.shape[1], 2) / x.shape[1])
         return (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angles)
 
-    scores = (turned(query) @ turned(key).conj().T).real
-    return scores / math.sqrt(query.shape[1]), 0.0
+    return (turned(query) @ turned(key).conj().T).real / math.sqrt(query.shape[1]), 0.0
 
 
 def disentangled(positions, head, query, key):

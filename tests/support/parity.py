@@ -37,7 +37,7 @@ def load(file):
 def compare(file, made, write):
     if write:
         file.write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
-    sides = [list(_leaves(one | {"made with": None})) for one in (load(file), made)]
+    sides = [_leaves(one | {"made with": None}) for one in (load(file), made)]
     for kept, found in itertools.zip_longest(*sides):
         are_numbers = isinstance(kept, float) and isinstance(found, float)
         if kept != found and not (are_numbers and math.isclose(kept, found, abs_tol=ROUNDING)):
@@ -49,11 +49,8 @@ def _leaves(value):
     if isinstance(value, dict):
         value = sorted(value.items())
     if not isinstance(value, (list, tuple)):
-        yield value
-        return
-    yield len(value)
-    for one in value:
-        yield from _leaves(one)
+        return [value]
+    return [len(value), *itertools.chain.from_iterable(map(_leaves, value))]
 
 
 def rounded(values, digits):

@@ -20,8 +20,7 @@ def open_model(folder, **params):
     model = onmt.config.load_model_from_file(str(folder / "model_description.py"))
     model.initialize(data, params=config["params"] | params)
     model.create_variables()
-    checkpoint = onmt.utils.checkpoint.Checkpoint(model, model_dir=str(folder))
-    checkpoint.restore(weights_only=True)
+    onmt.utils.checkpoint.Checkpoint(model, model_dir=str(folder)).restore(weights_only=True)
     model.labels_inputter.tokenizer = onmt.tokenizers.SpaceTokenizer(in_graph=False)
     name = config["data"]["target_tokenization"]["params"]["model"]
     return model, onmt.tokenizers.SentencePieceTokenizer(str(folder / name))

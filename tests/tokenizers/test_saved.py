@@ -130,8 +130,7 @@ def test_trainings_and_corpora_count_what_cannot_be_written(tmp_path, capsys):
     assert f"\ntargets: {said}\n" in capsys.readouterr().err
     # A training on the corpus has no text to count, and says what was counted then.
     corpus = dict.fromkeys(texts) | {"corpus": (str(tmp_path / "corpus"),)}
-    prepared = dataclasses.replace(config, **corpus)
-    assert summary(prepared, tmp_path / "run")["targets"] == said
+    assert summary(dataclasses.replace(config, **corpus), tmp_path / "run")["targets"] == said
     manifest = tmp_path / "corpus" / "manifest.json"
     write_sealed(manifest, read_sealed(manifest) | {"lost": f"\x1b[2J{said}"})
     assert kt.PreparedCorpus(tmp_path / "corpus").lost == "[2J" + said

@@ -38,8 +38,7 @@ def written_back(model, lines):
 
 def parts(model):
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces]
-    return pieces, proto.normalizer_spec
+    return [(piece.piece, piece.score, piece.type) for piece in proto.pieces], proto.normalizer_spec
 
 
 @pytest.mark.parametrize("model_type, joint", [("bpe", True), ("unigram", False)])

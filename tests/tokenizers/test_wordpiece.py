@@ -107,8 +107,7 @@ def test_hostile_strings_differ_for_two_reasons_only(lowercase, tmp_path):
 
 
 def test_what_it_cuts_and_loses(small):
-    text = "the foxes're over,dogge. 東quick"
-    ids = small(text)
+    ids = small("the foxes're over,dogge. 東quick")
     pieces = [piece.decode() for piece in small.pieces(ids).numpy()]
     assert pieces == "the fox ##es ' re over , dog ##g ##e . 東 quick".split()
     assert small.detokenize(ids).numpy().decode() == "the foxes ' re over , dogge . 東 quick"

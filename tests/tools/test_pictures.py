@@ -61,8 +61,7 @@ def test_a_map_for_each_head_and_a_row_for_each_layer():
     figure, _ = draw(list("abcde"), ["$x_1$", "$\\frac", *"yz"], 3)
     maps = maps_of(figure)
     assert [axis.get_title() for axis in maps] == ["head 1", "head 2", "head 3"]
-    across, along = maps[-1].get_xticklabels(), maps[-1].get_yticklabels()
-    assert [label.get_text() for label in across] == list("abcde")
+    along = maps[-1].get_yticklabels()
     assert [label.get_text() for label in along] == ["$x_1$", "$\\frac", *"yz"]
     assert not any(label.get_parse_math() for label in along)
     assert figure.axes[-1].get_ylim() == (0, 1)  # the bar of colours
@@ -215,9 +214,7 @@ def test_run_is_drawn_over_updates_tokens_and_minutes():
     chrf = [[4, 30], [6, 33.5]], [[3, 30], [4.5, 33.5]]
     assert [curves_of(axis) for axis in scores] == [[curve] for curve in (*bleu, *chrf)]
     across = ["steps", "steps", *["target tokens in millions", "minutes"] * 2]
-    assert [axis.get_xlabel() for axis in figure.axes] == across
-    along = [axis.get_ylabel().split()[0] for axis in figure.axes]
-    assert along == ["learning", "loss", "BLEU", "BLEU", "chrF", "chrF"] and not figure.legends
+    assert [axis.get_xlabel() for axis in figure.axes] == across and not figure.legends
     assert len(kt.plot_run(HISTORY[:1]).axes) == 2  # scores are drawn where there are any
 
 

@@ -20,7 +20,6 @@ from tests.support import child_process
 from tests.support.command_line import python
 from tests.support.paths import ROOT, SUPPORT
 
-PROGRAM = SUPPORT / "workers_training.py"
 MIRRORED = SUPPORT / "mirrored_training.py"
 TOLERANCES = {"float32": 1e-5, "mixed_float16": 5e-3}  # DESIGN, §3
 WORKERS = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
@@ -109,8 +108,7 @@ def test_clusters_are_read_in_the_order_of_the_workers_or_refused():
     assert read_cluster({}) is None is read_cluster({"TF_CONFIG": " "})
     assert cluster_of(WORKERS) == Cluster(("a:1", "b:2"), 1)
     operator = {"chief": ["c:1"], "worker": ["a:1", "[::1]:2"], "ps": ["p:1"]}
-    roles = [("chief", 0), ("worker", 0), ("worker", 1)]
-    for number, (kind, index) in enumerate(roles):
+    for number, (kind, index) in enumerate([("chief", 0), ("worker", 0), ("worker", 1)]):
         cluster = cluster_of({"cluster": operator, "task": {"type": kind, "index": index}})
         assert cluster == Cluster(("c:1", "a:1", "[::1]:2"), number)
         assert cluster.is_chief == (number == 0)
@@ -185,7 +183,7 @@ def started(*trainings):
             if len(trainings) > 1:
                 task = {"type": "worker", "index": index}
                 environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-            command = [sys.executable, PROGRAM, json.dumps(mine)]
+            command = [sys.executable, SUPPORT / "workers_training.py", json.dumps(mine)]
             process = child_process.running(command, env=environment, **pipes)
             processes.append(stack.enter_context(process))
         yield processes

@@ -108,8 +108,7 @@ def test_weights_that_are_loaded_begin_as_zeros():
         thread.join()
     after = keras.layers.Dense(3)
     after.build((None, 2))
-    found = [bool(np.any(np.array(x.kernel))) for x in (layer, other, after)]
-    assert found == [False, True, True]
+    assert [bool(np.any(np.array(x.kernel))) for x in (layer, other, after)] == [False, True, True]
 
 
 def test_two_threads_that_load_restore_the_initializers():

@@ -95,8 +95,7 @@ def test_formats(name, tmp_path):
     found = read_vectors(path, {word.encode() for word in asked}, 5)
     assert {word.decode() for word in found} == {*asked[:-1]}
     for word, vector in found.items():
-        expected = TABLE[WORDS.index(word.decode())]
-        np.testing.assert_array_equal(vector.astype("float32"), expected)
+        np.testing.assert_array_equal(vector.astype("float32"), TABLE[WORDS.index(word.decode())])
     check_vectors(path, 5)
     for width in (4, 6):
         for read in (check_vectors, lambda path, width: read_vectors(path, (), width)):

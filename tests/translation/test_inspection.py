@@ -22,8 +22,7 @@ def test_attention_maps():
     keys, queries = maps.labels("decoder")
     assert keys == queries == ["<s>", *maps.target_tokens[:-1]]
     aligned = translator.align(["abc"], ["ABCD"], layers=[2])[0][2]
-    mean = maps.scores["cross"][1].mean(axis=0)[:-1, :-1]
-    assert np.argmax(mean, axis=1).tolist() == aligned
+    assert np.argmax(maps.scores["cross"][1].mean(axis=0)[:-1, :-1], axis=1).tolist() == aligned
 
 
 def test_probabilities_are_those_of_the_score():

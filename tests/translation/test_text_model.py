@@ -52,11 +52,9 @@ def test_align_is_where_attention_is_greatest(deep, eager):
     on_end = 0
     for layers, heads in [(None, None), ([1], [2]), ([3, 1], None), ((1, 2, 3), [1])]:
         found = deep.align(sources, targets, layers, heads, batch_size=3)
-        for pair, cross, (pieces, target_pieces, positions) in zip(
-            pairs, crosses, found, strict=True
-        ):
+        for pair, cross, (pieces, others, positions) in zip(pairs, crosses, found, strict=True):
             assert "".join(pieces) == (f"▁{pair[0]}" if pair[0] else "")
-            assert len(target_pieces) == len(ids(deep.target_tokenizer, pair[1])) - 1
+            assert len(others) == len(ids(deep.target_tokenizer, pair[1])) - 1
             chosen = cross[[layer - 1 for layer in layers or [2]]]
             mean = chosen[:, [head - 1 for head in heads or [1, 2]]].mean(axis=(0, 1))
             # Without END on either side, even where it is what is attended to most.

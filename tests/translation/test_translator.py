@@ -230,13 +230,11 @@ def test_prefixes_of_a_call_and_samples_in_a_graph(untrained):
     assert untrained("abc", prefixes="GG", **call) == expected[0]
     assert untrained("abc", prefixes=["GG"], **call) == expected[0]
     assert decoded(untrained(tf.constant("abc"), prefixes="GG", **call)) == expected[0]
-    texts = tf.TensorSpec([None], tf.string)
-    in_graph = tf.function(
-        lambda x, p: untrained(x, prefixes=p, **call), [texts, texts], autograph=False
-    )
-    assert decoded(in_graph(tf.constant(CALLED), tf.constant(prefixes))) == expected
+    text = tf.TensorSpec([None], tf.string)
+    graph = tf.function(lambda x, p: untrained(x, prefixes=p, **call), [text] * 2, autograph=False)
+    assert decoded(graph(tf.constant(CALLED), tf.constant(prefixes))) == expected
     with pytest.raises(tf.errors.InvalidArgumentError, match="one prefix for each source"):
-        in_graph(tf.constant(["a"]), tf.constant(["a", "a"]))
+        graph(tf.constant(["a"]), tf.constant(["a", "a"]))
 
 
 def test_a_copied_translator_is_the_same(untrained):

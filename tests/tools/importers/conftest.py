@@ -15,6 +15,7 @@ from keras_transformer.tools.importers.weights import load_weights, resolve_shar
 from tests.support.command_line import succeeds
 from tests.support.made_once import made_once
 from tests.support.paths import FIXTURES
+from tests.support.toy_steps import score
 
 MARIAN = FIXTURES / "marian"
 
@@ -61,12 +62,9 @@ class Imported:
         # Beams of others stop earlier, or leave out ends below their N best.
         assert all(same) if search.beam_size == 1 else sum(same) > len(same) / 2
         expected = self._log_probs([self.target_ids(row) for row in theirs])
-
-        def norm(n):
-            return (n if search.length_norm == "length" else (5 + n) / 6) ** search.length_penalty
-
-        others = np.array([*map(len, theirs)])
-        assert (found / norm(lengths) > expected / norm(others) - 1e-4).all()
+        how = search.length_penalty, search.length_norm
+        others = score(expected, np.array([*map(len, theirs)]), *how)
+        assert (score(found, lengths, *how) > others - 1e-4).all()
         return found
 
     def _log_probs(self, rows):
@@ -99,8 +97,7 @@ def imported(tmp_path_factory):
     """A folder with the run that `import` has made of a model, and what it has printed."""
 
     def make(folder):
-        result = succeeds("import", MARIAN / "tied", folder / "run")
-        (folder / "printed").write_bytes(result.stderr)
+        (folder / "printed").write_bytes(succeeds("import", MARIAN / "tied", folder / "run").stderr)
 
     return made_once(tmp_path_factory, "marian", make)
 

@@ -39,8 +39,7 @@ def test_what_opennmt_tf_computes(name, tmp_path):
     assert texts == expected["texts"]
     for piece, text in imported.answers["odd"].items() if "▁a" in pieces else ():
         id = len(pieces) - 1 if piece == "<unk>" else ids[piece]
-        found = detokenize([imported.target_ids([ids["▁a"], id])]).numpy()
-        assert found[0].decode() == text
+        assert detokenize([imported.target_ids([ids["▁a"], id])]).numpy()[0].decode() == text
     assert imported.translator.default_search == SearchConfig(6, 0.6, max_output_length=LONGEST)
     config, is_target = Run(imported.run.path).read_config(), name == "target"
     assert (config.imported.kind, config.imported.length_norm) == ("OpenNMT-tf", "gnmt")
@@ -125,8 +124,7 @@ def test_files_that_are_missing_or_damaged(folder):
         (folder / name).write_bytes(content[: len(content) // 9])
         refused(folder, name.partition(".")[0])
         if "data" in name:
-            flipped = bytes(x ^ (i % 512 == 0) for i, x in enumerate(content))
-            (folder / name).write_bytes(flipped)
+            (folder / name).write_bytes(bytes(x ^ (i % 512 == 0) for i, x in enumerate(content)))
             refused(folder, "is corrupted")
         (folder / name).unlink()
         refused(folder, message)

@@ -9,9 +9,9 @@ import re
 import shutil
 import struct
 
-import hypothesis
 import numpy as np
 import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -40,7 +40,7 @@ PLACES = [lambda call: call, lambda call: {"weight": [call]}, lambda call: (1, {
 KINDS = ["zip", "stream", "first of a stream"]
 
 
-@hypothesis.given(*map(st.sampled_from, (CALLS, PLACES, range(6), KINDS)))
+@given(*map(st.sampled_from, (CALLS, PLACES, range(6), KINDS)))
 def test_no_pickle_is_executed(tmp_path_factory, call, place, protocol, kind):
     folder = tmp_path_factory.mktemp("attack")
     path, marker = folder / "x.bin", folder / "executed"
@@ -83,12 +83,10 @@ def torch_zip(shape, strides, offset=0, numbers=6, kind=b"Float", data=None):
 SIZES, STRIDES = st.integers(0, 4) | st.just(1 << 40), st.integers(-2, 4) | st.just(1 << 50)
 
 
-@hypothesis.example((2, 2), (1, 3), 1, 6)
-@hypothesis.example((1 << 40, 1), (0, 0), 0, 6)
-@hypothesis.example((2, 3), (3, 1), 0, 1 << 50)
-@hypothesis.given(
-    st.tuples(SIZES, SIZES), st.tuples(STRIDES, STRIDES), st.integers(-1, 6), st.integers(0, 8)
-)
+@example((2, 2), (1, 3), 1, 6)
+@example((1 << 40, 1), (0, 0), 0, 6)
+@example((2, 3), (3, 1), 0, 1 << 50)
+@given(st.tuples(SIZES, SIZES), st.tuples(STRIDES, STRIDES), st.integers(-1, 6), st.integers(0, 8))
 def test_a_tensor_is_inside_its_storage(tmp_path_factory, shape, strides, offset, numbers):
     """Its numbers are those that its strides lead to; otherwise the file is corrupted."""
     path = tmp_path_factory.mktemp("view") / "x.bin"
@@ -118,7 +116,7 @@ def test_bfloat16_of_pytorch(tmp_path):
         read_tensors(write_zip(tmp_path / "x.bin", entries))
 
 
-@hypothesis.given(st.sampled_from(["untied", "half", "tied"]), st.floats(0, 0.999))
+@given(st.sampled_from(["untied", "half", "tied"]), st.floats(0, 0.999))
 def test_truncated_files_are_corrupted(tmp_path_factory, name, part):
     (source,) = [*(MARIAN / name).glob("*.bin"), *(MARIAN / name).glob("*.safetensors")]
     path = tmp_path_factory.mktemp("truncated") / "x.bin"
