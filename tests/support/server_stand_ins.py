@@ -28,12 +28,12 @@ class Model:
     """Version 1, labelled stable, of a model, which a `ServerProcess` computes.
 
     It counts requests, of which as many as are `unavailable` are answered with 503, each after a
-    `delay` in seconds.
+    `delay` in seconds; the last one by REST is `request`, which a notebook shows.
     """
 
-    def __init__(self, process):
+    def __init__(self, process, name="toy"):
         self.process, self._lock = process, threading.Lock()
-        self.known = {"name": "toy", "version": "1", "label": "stable"}
+        self.known = {"name": name, "version": "1", "label": "stable"}
         self.unavailable, self.delay, self.count = 0, 0.0, 0
 
     def predict(self, asked, inputs, signature):
@@ -71,7 +71,8 @@ def serving_rest(model):
         def do_POST(self):
             asked = re.fullmatch(PATH, self.path).groupdict()
             asked = {key: value for key, value in asked.items() if value}
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            model.request = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            request = json.loads(model.request)
             signature = request.get("signature_name", "serving_default")
             code, reply = model.predict(asked, request["inputs"], signature)
             self.answer(code, {"outputs": reply} if code == 200 else reply)
