@@ -65,7 +65,7 @@ def main():
             found = medians(
                 *(search(combine(models[:n]), rows, STEPS, beam_size) for n in (1, 2, 3)), rounds=3
             )
-            values = ", ".join(f"{value:.0f}" for value in found)
+            values = ", ".join(f"{value:.0f} ({value / found[0]:.2f})" for value in found)
             print(f"{rows} rows, beam {beam_size}: {values} with one, two and three models")
 
 

@@ -141,17 +141,12 @@ def compare(folder, translator):
         labels = translator.target_tokenizer(others, end=True).to_list()
         first = rows[translator.language_ids[CODES[target]]]
         same_labels = [[first, *rows[x]] == y for x, (_, y) in zip(labels, pairs, strict=True)]
-        print(
-            f"{source}-{target}: ids of {sum(same)} sources and {sum(same_labels)} targets are ",
-            end="",
-        )
-        print(
-            f"the same, of {len(lines)}: all but",
-            *(x for x, y in zip(lines, same, strict=True) if not y),
-        )
+        for side, texts, equal in (("sources", lines, same), ("targets", others, same_labels)):
+            differ = [x for x, y in zip(texts, equal, strict=True) if not y]
+            print(f"{source}-{target}: ids of {sum(equal)} {side} are equal, all but {differ}")
         forced = {"forced_bos_token_id": int(first), "do_sample": False, "max_new_tokens": 100}
-        for beam_size in (1, 4):
-            search = kt.SearchConfig(beam_size, 1.0, 2.0, "length", max_output_length=99)
+        for beam_size, patience in ((1, 1.0), (4, 1.0), (4, 2.0)):
+            search = kt.SearchConfig(beam_size, 1.0, patience, "length", max_output_length=99)
             found = translator.translate_n_best(
                 lines[: -len(ODD)], search=search, n_best=1, **codes
             )
@@ -173,7 +168,8 @@ def compare(folder, translator):
                 for (one,), other, score in zip(some, theirs, scores, strict=False):
                     equal += one.text == other
                     better += one.text != other and score is not None and one.score > score - 1e-4
-            print(f"  beam {beam_size}: {equal} translations equal, {better} more probable")
+            how = f"beam {beam_size}, patience {patience}"
+            print(f"  {how}: {equal} translations are equal, {better} have a better score")
         for source_ids, label in pairs[:200]:
             given = [2, *label[:-1]]
             inverse = {int(row): number for number, row in enumerate(rows)}

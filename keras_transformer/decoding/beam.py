@@ -147,10 +147,9 @@ def search(
     """
     config = resolve_search(config, options)
     longest = tf.get_static_value(max_length)
-    if longest is not None and config.min_length > longest:
-        # Of both, a model of several languages has one more than the caller.
-        more = config.min_length - longest
-        raise ValueError(f"min_length must be at most the maximum length, received {more} more.")
+    if longest is not None and (more := config.min_length - longest) > 0:
+        # A model of several languages counts its forced token in both.
+        raise ValueError(f"min_length is {more} above the maximum length: lower it.")
     if config.beam_size > 1:
         return _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes)
     arguments = step, state, batch_size, max_length

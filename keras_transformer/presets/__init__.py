@@ -30,7 +30,6 @@ from keras_transformer.presets.options import (
     LENGTH_NORMS,
     MODEL_TYPES,
     NOT_NEGATIVE,
-    PATIENCE,
     POSITIVE,
     PRECISIONS,
     SEED,
@@ -45,6 +44,8 @@ from keras_transformer.presets.options import (
     option,
 )
 
+# Fields of beam search that imported models have, and exports fix.
+BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm", "beam_patience")
 # Fields of all searches that change which tokens may follow.
 CONTROLS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 TEXT_HELP = "training text: .txt, .gz or two-column .tsv; 'part-*.gz': several"
@@ -285,7 +286,9 @@ class SearchConfig:
         1.0, "α in log_prob / ((5 + length) / 6)^α, which ranks a beam", NOT_NEGATIVE
     )
     beam_patience: float = option(
-        1.0, "a beam stops after this × beam_size hypotheses; inf: exact", PATIENCE
+        1.0,
+        "a beam stops after this × beam_size hypotheses; inf: exact",
+        Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
     )
     length_norm: str = option(
         "gnmt", "length: rank by log_prob / length^α instead, as Marian does", LENGTH_NORMS
@@ -373,6 +376,9 @@ class ExportConfig:
     length_norm: str = option(
         SearchConfig.length_norm, "how the signature beam uses α, see translate", LENGTH_NORMS
     )
+    beam_patience: float = option(
+        SearchConfig.beam_patience, "when the signature beam stops, see translate", AT_LEAST_1
+    )
     precision: str = option("float32", "dtype of stored weights", ("float32", "bfloat16", "int8"))
     computation: str = option(
         "float32", "compute dtype; bfloat16: for hardware that has it", ("float32", "bfloat16")
@@ -380,7 +386,6 @@ class ExportConfig:
     max_output_length: int | None = option(
         None, "maximum tokens of a translation; none: the model's max_length", COUNT
     )
-    beam_patience: float = option(1.0, "that of the signature beam, see translate", AT_LEAST_1)
     min_length: int = _copy_search_field("min_length")
     no_repeat_ngram_size: int = _copy_search_field("no_repeat_ngram_size")
     repetition_penalty: float = _copy_search_field("repetition_penalty")
@@ -405,8 +410,7 @@ class ExportConfig:
 
 def _search_fields(config: Any) -> dict[str, Any]:
     """Returns the fields of a search that imported models and exports have."""
-    beam = "beam_size", "length_penalty", "length_norm", "beam_patience"
-    names = *beam, "max_output_length", *CONTROLS
+    names = *BEAM_OPTIONS, "max_output_length", *CONTROLS
     own = {"logits_processors": getattr(config, "logits_processors", ())}
     return {name: getattr(config, name) for name in names} | own
 

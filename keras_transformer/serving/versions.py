@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import keras_transformer
-from keras_transformer.presets import CONTROLS, ExportConfig, SearchConfig
+from keras_transformer.presets import BEAM_OPTIONS, CONTROLS, ExportConfig, SearchConfig
 from keras_transformer.utils import (
     FILES,
     Pairs,
@@ -47,8 +47,6 @@ CARD = "model.json"
 GRAPH = "saved_model.pb"
 PACKAGES = ("keras", "tensorflow", "tensorflow-text", "sentencepiece")
 PLACEHOLDERS = ("a", "b c", "")  # example texts of a model exported without pairs
-# What the signature beam fixes.
-BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm", "beam_patience")
 DEFAULT = "serving_default"  # the signature of requests that name none
 MAX_VERSION = 2**63 - 1  # TF Serving keeps versions as int64
 # What TF Serving reads as a version: "7", and "00007" as well. int() would also take "1_000".

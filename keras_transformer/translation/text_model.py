@@ -92,7 +92,7 @@ class TextModel(tf.Module):
 
     @property
     def serve(self) -> Any:
-        """The `tf.function` of an export's `serving_default`, with the languages by default."""
+        """`tf.function` from text `(B,)` to what an export's `serving_default` returns."""
         languages = tuple(self.language_rows([""])[0].tolist())
         return self._graphs(self._serve, (TEXT,), search=self.default_search, languages=languages)
 

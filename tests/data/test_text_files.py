@@ -209,6 +209,9 @@ def test_rows_are_drawn_alike_in_any_number_of_looks(monkeypatch):
     assert sample_rows(10_007, 503, seed=2).tolist() != rows.tolist()
     for count in (0, 4, 5):  # few rows are all taken
         assert sample_rows(count, 5, seed=1).tolist() == list(range(count))
+    # Of each tenth about as many: within five standard deviations of 100.
+    counts = np.histogram(sample_rows(100_000, 1000, seed=7), bins=10, range=(0, 100_000))[0]
+    assert (np.abs(counts - 100) < 50).all()
 
 
 def test_hashes_are_those_of_splitmix64():

@@ -120,7 +120,7 @@ def test_bad_values():
     for processor in (lambda x, *_: x[:, :2], lambda x, *_: tf.cast(x, tf.float64)):
         with pytest.raises(ValueError, match=r"must return float32 logits of shape \(1, 6\), rec"):
             greedy_search(step, {}, 1, 2, logits_processors=[processor])
-    with pytest.raises(ValueError, match="min_length must be at most .* received 1 more"):
+    with pytest.raises(ValueError, match="min_length is 1 above the maximum length: lower it"):
         search(step, {}, 1, 2, min_length=3)
     for options in (dict(min_length=-1), dict(no_repeat_ngram_size=-1), dict(repetition_penalty=0)):
         with pytest.raises(ValueError, match=f"{[*options][0]} must be .*at least"):

@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import layer_harness
 from tests.support.layer_harness import CASES, TOLERANCES, X, assert_close, build, to_numpy
@@ -35,6 +36,28 @@ def test_no_position_sees_the_future(name, training, policy):
         actual = run(changed)
         np.testing.assert_array_equal(actual[:, :first], expected[:, :first])
         assert np.abs(actual[:, first:] - expected[:, first:]).max() > 0.05
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "Encoder", "Decoder alone"])
+def test_row_of_padding_only(name, policy):
+    """Finite results and gradients, no weight on any key, and no trace in the other row."""
+    layer, arrays = shared(name, "pre", policy), CASES[name].arrays
+    arrays = {key: array[:2].copy() for key, array in arrays.items()}
+    for key in filter(lambda key: "mask" in key, arrays):
+        arrays[key][1] = False
+    with tf.GradientTape() as tape:
+        outputs = layer(**arrays, return_attention_scores=True)
+        loss = tf.reduce_sum(tf.cast(outputs[0], "float32") ** 2)
+    gradients = to_numpy(
+        [*map(tf.convert_to_tensor, tape.gradient(loss, layer.trainable_variables))]
+    )
+    outputs = keras.tree.flatten(to_numpy(outputs))
+    assert all(np.isfinite(x).all() for x in [*outputs, *gradients])
+    scores = [x for x in outputs if x.ndim == 4]
+    assert scores and all(x[0].any() and not x[1].any() for x in scores)
+    alone = to_numpy(layer(**{key: array[:1] for key, array in arrays.items()}))
+    assert_close(outputs[0][:1], alone, TOLERANCES[policy])
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])

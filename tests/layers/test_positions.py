@@ -51,15 +51,31 @@ def test_buckets_equal_keras_hub(bidirectional):
     np.testing.assert_array_equal(found, expected)
 
 
+def rotation(width, policy="float32"):
+    positions = kt.RotaryPositions()
+    positions.prepare(1, width, width, width, policy=keras.DTypePolicy(policy))
+    return positions
+
+
+def test_rotation_equals_keras_hub():
+    """Theirs pairs entries half a head apart: the same with the columns in another order."""
+    import keras_nlp  # here, since it takes long
+
+    heads = normal(2, 500, 3, 16)
+    halves = np.concatenate([np.arange(0, 16, 2), np.arange(1, 16, 2)])
+    theirs = keras_nlp.layers.RotaryEmbedding()(heads[..., halves])
+    positions = rotation(16)
+    ours = positions.rotate(heads, PositionBias(positions, 500, 500))
+    assert_close(np.array(ours)[..., halves], theirs, 1e-4)  # theirs rounds angles as they come
+
+
 def test_rotation_is_exact_at_any_position():
     """Angles are float32 in every precision, and as exact far away as near."""
-    positions = kt.RotaryPositions()
-    positions.prepare(1, 4, 4, 4, policy=keras.DTypePolicy("mixed_bfloat16"))
+    positions = rotation(4, "mixed_bfloat16")
     at = PositionBias(positions, 3, 3, 9_998)
     heads = normal(1, 3, 1, 4)
     turns = (np.arange(9_998, 10_001)[:, None] / [1, 100]).astype("float64")
-    points = heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]
-    expected = points * np.exp(1j * turns)
+    expected = (heads[0, :, 0, 0::2] + 1j * heads[0, :, 0, 1::2]) * np.exp(1j * turns)
     expected = np.stack([expected.real, expected.imag], -1).reshape(1, 3, 1, 4)
     assert_close(positions.rotate(heads, at), expected)
     assert positions.rotate(tf.cast(heads, "bfloat16"), at).dtype == "bfloat16"

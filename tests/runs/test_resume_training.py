@@ -120,8 +120,7 @@ def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, *
 def assert_same(one, other):
     """Weights, random states and optimizer bit for bit; and the logs of what both have seen."""
     (model, logs), (whole, whole_logs) = one, other
-    variables = ((*x.variables, *x.optimizer.variables) for x in (model, whole))
-    assert_equal(*variables)
+    assert_equal(*((*x.variables, *x.optimizer.variables) for x in (model, whole)))
     assert logs.epochs.items() <= whole_logs.epochs.items()
     assert logs.seen == whole_logs.seen
 

@@ -38,8 +38,7 @@ def trained():
     callbacks = [kt.EMAValidation(), scores, keras.callbacks.LambdaCallback(on_epoch_end=compare)]
     options = dict(epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
-    history = model.fit(dataset, validation_data=valid, **options).history
-    return model, history, losses, pairs
+    return model, model.fit(dataset, validation_data=valid, **options).history, losses, pairs
 
 
 def test_scores_are_those_of_what_the_model_translates(trained):

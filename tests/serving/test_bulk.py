@@ -184,7 +184,7 @@ def test_lines_without_text_are_named_or_copied_by_request(make_job, tmp_path, c
     output = (tmp_path / "out" / "a.jsonl").read_bytes().splitlines()
     assert output == [b'{"text": "a", "translation": "A", "log_prob": -1.0}', *rows[1:]]
     assert run_all(make_job({"c.jsonl": taken}, format="jsonl", copy_invalid=True), model) == 1
-    assert "c.jsonl already has 'log_prob'" in capsys.readouterr().err
+    assert "Line 1 of" in (error := capsys.readouterr().err) and "already has 'log_prob'" in error
     # The copied lines remain mistakes without the option.
     assert run_all(options, model) == 1
     assert "a.jsonl: 0 lines translated, 0 copied, 6 failed\n" in capsys.readouterr().err
@@ -200,7 +200,8 @@ def test_scores_per_token(make_job, toy_version, translator, tmp_path, capsys):
     scores = translator.score(*zip(*pairs, strict=True))
     expected = [log_prob / tokens if tokens else -math.inf for log_prob, tokens in scores]
     assert [float(row[2]) for row in rows] == pytest.approx(expected, abs=1e-4)
-    assert "b.tsv has 1 of 2 columns: expected source, tab, target" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "Line 2 of" in error and "has 1 of 2 columns: expected source, tab, target" in error
 
 
 def test_arguments(toy_version, capsys):
@@ -247,7 +248,9 @@ def test_inputs_that_are_refused(make_job, tmp_path):
         ("in/a.txt other/a.txt", r"Two input files are named a\.txt"),
     ):
         refused(make_job(input=tuple(str(tmp_path / name) for name in names.split())), message)
-    refused(make_job(output=str(tmp_path / "other" / "a.txt")), "is a file: choose another")
+    refused(
+        make_job(output=str(tmp_path / "other" / "a.txt")), "is a file: choose another --output"
+    )
     assert not (tmp_path / "out").exists()
 
 

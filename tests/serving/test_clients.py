@@ -13,6 +13,8 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
 
 from tests.support import child_process, server_stand_ins
 from tests.support.paths import EXPORT
@@ -196,12 +198,19 @@ def test_timeout_is_for_the_whole_answer():
             rest.RestClient(url, "toy", timeout=0.5).translate(["abc"])
 
 
-def test_another_model_over_grpc(monkeypatch):
-    client = grpc_module.GrpcClient("localhost:1", "toy")
-    for answer in ({}, {"text": np.array([0.5])}, {"text": np.array([b"a", b"b"], object)}):
-        monkeypatch.setattr(client, "predict", lambda _, answer=answer: answer)
-        with pytest.raises(grpc_module.ClientError, match="is not a translator: expected"):
-            client.translate(["abc"])
+def test_another_model_over_grpc():
+    answers = [{}, {"text": [0.5]}, {"text": [b"a", b"b"]}]
+
+    class Other(server_stand_ins.Service):
+        def Predict(self, request, context):
+            tensors = {key: tf.make_tensor_proto(x) for key, x in answers.pop().items()}
+            return predict_pb2.PredictResponse(outputs=tensors)
+
+    with server_stand_ins.serving_grpc(Other(None)) as address:
+        with grpc_module.GrpcClient(address, "toy") as client:
+            while answers:
+                with pytest.raises(grpc_module.ClientError, match="is not a translator: expected"):
+                    client.translate(["abc"])
 
 
 def test_status_and_urls_that_are_none():

@@ -70,11 +70,14 @@ def test_models():
 
 
 def test_batching():
-    """A request of the clients is one batch."""
+    """A request of the clients is one batch. The names are session_bundle_config.proto's."""
     lines = filter(None, content("batching_parameters.txt").split("\n"))
     found = dict(re.fullmatch(r"(\w+) \{ value: (\w+) \}", line).groups() for line in lines)
-    assert found["enable_large_batch_splitting"] == "true"
-    size, most = int(found["max_execution_batch_size"]), int(found["max_batch_size"])
+    assert found.pop("enable_large_batch_splitting") == "true"
+    size, most, *others = map(int, found.values())
+    assert [*found][:2] == ["max_execution_batch_size", "max_batch_size"] and 0 < size < most
+    assert [*found][2:] == ["batch_timeout_micros", "num_batch_threads", "max_enqueued_batches"]
+    assert min(others) > 0
     for name in ("client_rest.py", "client_grpc.py"):
         text = " ".join((EXPORT / name).read_text().split())
         wanted = f'default={size}, help="lines in a request; config/ allows up to {most}'

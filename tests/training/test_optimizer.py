@@ -55,6 +55,20 @@ def updates(kind, gradients, start, **options):
     return found
 
 
+def test_update_by_hand():
+    """Kingma and Ba (2015), algorithm 1, in float64."""
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(3, 4)), random.normal(size=(5, 3, 4))
+    weight, m, v, expected = start, 0.0, 0.0, []
+    for t, gradient in enumerate(gradients, 1):
+        m = 0.9 * m + 0.1 * gradient
+        v = 0.98 * v + 0.02 * gradient**2
+        weight = weight - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.98**t)) + 1e-9)
+        expected.append(weight)
+    found = updates(kt.EMAAdam, gradients.astype("float32"), start.astype("float32"))
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"clipnorm": 1}, {"amsgrad": True}])
 def test_updates_are_those_of_keras(options):
     random = np.random.default_rng(1)

@@ -67,15 +67,17 @@ def mean_log_probs(models, row, tokens):
     return np.log(np.mean([np.exp(log_softmax(x)) for x in logits], axis=0))
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_mean_of_probabilities(models, beam_size):
+# Greedy, beam, and as wide as there are ids, so that nothing of two steps is left out.
+@pytest.mark.parametrize("beam_size, length", [(1, 3), (3, 3), (7, 2)])
+def test_mean_of_probabilities(models, beam_size, length):
     model = Ensemble(models)
-    arguments = model.make_step(), model.initial_state(tf.constant(SOURCE)), 2, 3
+    arguments = model.make_step(), model.initial_state(tf.constant(SOURCE)), 2, length
     how = {"length_penalty": 0.6, "beam_patience": math.inf, "length_norm": "gnmt"}
     found = hypotheses(*search(*arguments, SearchConfig(beam_size, **how)))
     for row in range(2):
         follow = functools.partial(mean_log_probs, models, row)
-        same([found[row]], [reference_beam(follow, 3, beam_size, **how, prefix=[])])
+        kept = 1000 if beam_size == 7 else beam_size  # by brute force
+        same([found[row]], [reference_beam(follow, length, kept, **how, prefix=[])[:beam_size]])
 
 
 def test_logits_are_those_of_steps_and_attention_of_the_first(models):
@@ -87,6 +89,20 @@ def test_logits_are_those_of_steps_and_attention_of_the_first(models):
     tf.debugging.assert_near(at_once, logits, atol=1e-5)
     _, expected = models[0]((SOURCE, target), return_attention_scores=True)
     tf.nest.map_structure(tf.debugging.assert_equal, scores, expected)
+
+
+def test_one_is_itself_and_copies_are_too(translators):
+    first, *_ = translators
+    tokenizers = first.source_tokenizer, first.target_tokenizer
+    assert Translator([first.model], *tokenizers).model is first.model
+    copies = toy.without_graphs(Translator([first.model] * 3, *tokenizers))
+    eager = toy.without_graphs(first)
+    for options in ({}, {"beam_size": 3}, {"sample": True, "seed": 2}):
+        found, expected = (x.translate_n_best(toy.SOURCES, **options) for x in (copies, eager))
+        texts, values = (
+            [[h[i] for row in x for h in row] for x in (found, expected)] for i in (0, 1)
+        )
+        assert texts[0] == texts[1] and values[0] == pytest.approx(values[1], abs=1e-5)
 
 
 def test_what_a_translator_does_with_several(together, translators):
@@ -156,7 +172,6 @@ def test_what_is_no_ensemble(models, translators, runs, tmp_path):
     (export / "saved_model.pb").touch()
     refused(["translate", runs[0], export], f"{export} is a SavedModel: an ensemble consists of")
     tokenizers = translators[0].source_tokenizer, translators[0].target_tokenizer
-    assert Translator([translators[0].model], *tokenizers).model is translators[0].model
     several = Translator([one.model for one in translators], *tokenizers)
     with pytest.raises(ValueError, match="CTranslate2 has no ensembles"):
         export_ctranslate2(several, tmp_path / "ct2")

@@ -177,7 +177,7 @@ def _read_search(folder, kind, options, generation):
         licence=read_licence(folder),
         beam_size=generation.get("num_beams") or 1,
         length_penalty=1.0 if penalty is None else penalty,
-        # By default transformers waits for worse ones; twice the number finds what it does.
+        # Unless told to stop early, transformers waits for more hypotheses than the beam size.
         beam_patience=1.0 if generation.get("early_stopping") is True else 2.0,
         max_output_length=longest,
         min_length=max(shortest),

@@ -75,8 +75,7 @@ def test_an_export_of_one_target_language_with_its_own_search(imported, translat
     assert (card["imported"]["source"], card["imported"]["licence"]) == ("tied", "cc-by-4.0")
     assert card["languages"] == {"codes": ["deu", "fra"], "inputs": [], "target_language": "fra"}
     beam = card["signatures"]["beam"]
-    search = beam["beam_size"], beam["beam_patience"], card["max_output_length"]
-    assert search == (4, 2.0, 31)
+    assert (beam["beam_size"], beam["beam_patience"], card["max_output_length"]) == (4, 2.0, 31)
     assert translate(tmp_path, LINES, "--beam-size", "4") == translator.translate(TAGGED)
     names = dict(target_language="fra", max_output_length=31, signatures=("tokens",))
     ids = translator.source_tokenizer(LINES[:2]).to_tensor().numpy()
