@@ -23,6 +23,8 @@ from keras_transformer.presets.languages import Languages
 from keras_transformer.presets.options import (
     ABOVE_0,
     AT_LEAST_1,
+    BEAM_OPTIONS,
+    CONTROLS,
     COUNT,
     FRACTION,
     FREEZABLE,
@@ -44,10 +46,6 @@ from keras_transformer.presets.options import (
     option,
 )
 
-# Fields of beam search that imported models have, and exports fix.
-BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm", "beam_patience")
-# Fields of all searches that change which tokens may follow.
-CONTROLS = ("min_length", "no_repeat_ngram_size", "repetition_penalty")
 TEXT_HELP = "training text: .txt, .gz or two-column .tsv; 'part-*.gz': several"
 
 
@@ -286,9 +284,7 @@ class SearchConfig:
         1.0, "α in log_prob / ((5 + length) / 6)^α, which ranks a beam", NOT_NEGATIVE
     )
     beam_patience: float = option(
-        1.0,
-        "a beam stops after this × beam_size hypotheses; inf: exact",
-        Range(lambda x: x >= 1, "at least 1; inf for an exact search"),
+        1.0, "a beam stops after this × beam_size hypotheses; inf: exact", COUNT
     )
     length_norm: str = option(
         "gnmt", "length: rank by log_prob / length^α instead, as Marian does", LENGTH_NORMS
@@ -326,7 +322,7 @@ class SearchConfig:
     @property
     def greedy(self) -> "SearchConfig":
         """Greedy search with the same limits and functions."""
-        names = "max_output_length", *CONTROLS, "logits_processors"
+        names = *CONTROLS, "logits_processors"
         return SearchConfig(**{name: getattr(self, name) for name in names})
 
 
@@ -410,9 +406,8 @@ class ExportConfig:
 
 def _search_fields(config: Any) -> dict[str, Any]:
     """Returns the fields of a search that imported models and exports have."""
-    names = *BEAM_OPTIONS, "max_output_length", *CONTROLS
-    own = {"logits_processors": getattr(config, "logits_processors", ())}
-    return {name: getattr(config, name) for name in names} | own
+    names = *BEAM_OPTIONS, *CONTROLS, "logits_processors"
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "auto")
 STRATEGIES = ("auto", "one", "mirrored", "multiworker")
 LENGTH_NORMS = ("gnmt", "length")  # what a beam divides log_prob by; see `ranking_score`
+# Fields of beam search that imported models have, and exports fix.
+BEAM_OPTIONS = ("beam_size", "length_penalty", "length_norm", "beam_patience")
+# Fields of all searches: the length, and which tokens may follow.
+CONTROLS = ("max_output_length", "min_length", "no_repeat_ngram_size", "repetition_penalty")
 FREEZABLE = ("encoder", "decoder", "source-embeddings")
 SHARED = ("none", "target", "all")  # values of share_embeddings
 MODEL_TYPES = ("bpe", "unigram", "char", "word", "wordpiece")

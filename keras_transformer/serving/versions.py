@@ -206,7 +206,7 @@ def find_exported_search(directory: Path, beam_size: int) -> SearchConfig:
     """
     card = read_card(version_dir(os.fspath(directory)))
     # Earlier cards lack the length.
-    own = {name: card[name] for name in ("max_output_length", *CONTROLS) if name in card}
+    own = {name: card[name] for name in CONTROLS if name in card}
     if beam_size > 1:
         beam = card.get("signatures", {}).get("beam", {})
         own |= {name: beam[name] for name in BEAM_OPTIONS if name in beam}
@@ -299,7 +299,7 @@ def _describe_model(translator, config):
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         **({"languages": languages.describe()} if languages.sides else {}),
-        **{name: getattr(config, name) for name in ("max_output_length", *CONTROLS)},
+        **{name: getattr(config, name) for name in CONTROLS},
         "vocabulary": vocabulary,
         **translator.card,
     }
