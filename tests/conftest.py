@@ -79,6 +79,12 @@ def seen(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def untried(monkeypatch):
+    """What is exported is not tried as a server, as the test does so itself: it takes long."""
+    monkeypatch.setattr("keras_transformer.serving.saved_model.check", lambda *_: [])
+
+
 @pytest.fixture(scope="session")
 def trained_config(tmp_path_factory):
     """The training of `trained_run`: three epochs on words in reverse order."""

@@ -394,7 +394,8 @@ def _repeat(running, advance, max_length, shapes, rows, position, outputs, state
 
 def _scatter_rows(whole, rows, part):
     """Grows the axes of `whole`, `(B, …)`, to those of `part`, `(A, …)`, and assigns its rows."""
-    growth = tf.shape(part)[1:] - tf.shape(whole)[1:]
-    whole = tf.pad(whole, tf.pad(growth[:, tf.newaxis], [[1, 0], [1, 0]]))
-    whole = tf.tensor_scatter_nd_update(whole, rows[:, tf.newaxis], part)
+    if part.shape[1:] != whole.shape[1:] or not part.shape[1:].is_fully_defined():
+        growth = tf.expand_dims(tf.shape(part)[1:] - tf.shape(whole)[1:], 1)
+        whole = tf.pad(whole, tf.pad(growth, [[1, 0], [1, 0]]))
+    whole = tf.tensor_scatter_nd_update(whole, tf.expand_dims(rows, 1), part)
     return tf.ensure_shape(whole, [None, *part.shape[1:]])

@@ -8,8 +8,13 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.kernels.backend import project
+from keras_transformer.kernels.backend import IS_TENSORFLOW, project
 from keras_transformer.utils import Tensor
+
+if IS_TENSORFLOW:
+    from keras_transformer.kernels.tensorflow.machine import graph_shape
+
+shape = graph_shape if IS_TENSORFLOW else ops.shape
 
 
 class _Projection(keras.layers.Layer):
@@ -29,16 +34,15 @@ class _Projection(keras.layers.Layer):
         y = project(x, matrix, bias)  # two axes: TensorFlow fuses product and bias
         y = y if self.activation is None else self.activation(y)
         sizes = self.kernel.shape[self.summed_axes :]
-        return ops.reshape(y, (*ops.shape(inputs)[: -self.summed_axes], *sizes))
+        return ops.reshape(y, (*shape(inputs)[: -self.summed_axes], *sizes))
 
     def matrix_and_bias(self) -> tuple[Tensor, Tensor | None]:
         """Returns the current kernel `(D, D')` and bias `(D',)` or None, in the compute dtype."""
         kernel = ops.cast(self.kernel, self.compute_dtype)
         if len(kernel.shape) > 2:
             kernel = ops.reshape(kernel, (math.prod(kernel.shape[: self.summed_axes]), -1))
-        if self.bias is None:
-            return kernel, None
-        return kernel, ops.reshape(ops.cast(self.bias, self.compute_dtype), (-1,))
+        bias = None if self.bias is None else ops.cast(self.bias, self.compute_dtype)
+        return kernel, ops.reshape(bias, (-1,)) if bias is not None and bias.ndim > 1 else bias
 
     def quantize(
         self,
@@ -80,7 +84,7 @@ class Dropout(keras.layers.Dropout):
         dropped = round(256 * self.rate)
         if not training or abs(dropped / 256 - self.rate) >= 0.02 * min(self.rate, 1 - self.rate):
             return super().call(inputs, training=training)
-        *leading, width = ops.shape(inputs)
+        *leading, width = shape(inputs)
         words = (*leading, -(-width // 4))
         # All integers but one: the bytes are practically uniform.
         bits = keras.random.randint(words, -(2**31), 2**31 - 1, seed=self.seed_generator)

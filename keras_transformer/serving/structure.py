@@ -46,12 +46,12 @@ OURS = frozenset(
     NotEqual OneHot Pack Pad PadV2 PartitionedCall Placeholder Pow Prod RaggedGather RaggedRange
     RaggedTensorToTensor Range ReadVariableOp RealDiv ReduceJoin Relu Relu6 Reshape ReverseV2 Round
     Rsqrt Select SelectV2 Selu SentencepieceDetokenizeOp SentencepieceIdToStringOp SentencepieceOp
-    SentencepieceTokenizeOp Shape Sigmoid Sin Size Softmax Softplus Softsign Split Sqrt Square
-    Squeeze StatefulPartitionedCall StatelessCase StatelessRandomGetKeyCounter
+    SentencepieceTokenizeOp Shape Sigmoid Sin Size Softmax Softplus Softsign Split SplitV Sqrt
+    Square Squeeze StatefulPartitionedCall StatelessCase StatelessRandomGetKeyCounter
     StatelessRandomUniformV2 StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient
     StridedSlice StringJoin StringLower Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem
     TensorListReserve TensorListSetItem TensorListStack TensorScatterMin TensorScatterUpdate Tile
-    TopKV2 Transpose UnicodeTranscode VarHandleOp Where While ZerosLike
+    TopKV2 Transpose UnicodeTranscode Unpack VarHandleOp Where While ZerosLike
     """.split()
 )
 

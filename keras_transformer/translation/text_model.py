@@ -5,7 +5,6 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -144,19 +143,28 @@ class TextModel(tf.Module):
         END is appended; without `end` only to empty rows, so that there is something to attend to.
         The tokens of `languages`, see `LANGUAGES`, come before a source, or after END.
         """
-        empty, limit = tf.equal(ids.row_lengths(), 0), self.model.max_length - 1
-        ids, ends = tf.cast(ids, tf.int32), tf.fill([ids.nrows(), 1], END)
-        if not end:
-            ends = tf.ragged.boolean_mask(ends, empty[:, tf.newaxis])
+        limit = self.model.max_length - 1
+        lengths = tf.expand_dims(tf.cast(ids.row_lengths(), tf.int32), 1)
+        empty = tf.equal(lengths, 0)
+        # Dense: concatenating ragged tensors takes several times as many operations.
+        rows = tf.cast(ids.to_tensor(PAD, shape=[None, limit + 1]), tf.int32)
+        token, is_last = None, self.languages.order == TEXT_SOURCE
         if self.languages.sides and languages is not None:
             token = languages[:, :1]
-            is_there = tf.not_equal(token, PAD) & ~empty[:, tf.newaxis]
-            token = tf.ragged.boolean_mask(token, is_there)
-            if self.languages.order == TEXT_SOURCE:
-                limit, ends = limit - 1, tf.concat([ends, token], axis=1)
+            has_token = tf.not_equal(token, PAD) & ~empty
+            if is_last:
+                limit -= 1
             else:
-                ids = tf.concat([token, ids], axis=1)
-        return tf.concat([ids[:, :limit], ends], axis=1).to_tensor(PAD), empty
+                rows = tf.where(has_token, tf.concat([token, rows[:, :-1]], axis=1), rows)
+                lengths += tf.cast(has_token, tf.int32)
+        lengths = tf.minimum(lengths, limit)
+        columns, has_end = tf.range(rows.shape[1]), end | empty
+        rows = tf.where(columns < lengths, rows, tf.where(has_end & (columns == lengths), END, PAD))
+        lengths += tf.cast(has_end, tf.int32)
+        if is_last and token is not None:
+            rows = tf.where(has_token & (columns == lengths), token, rows)
+            lengths += tf.cast(has_token, tf.int32)
+        return rows[:, : tf.reduce_max(lengths)], empty[:, 0]
 
     def read_source(self, text: Tensor, languages: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Source ids `(B, S)` of text `(B,)`, and which rows are empty; see `truncate_and_pad`."""
@@ -411,25 +419,21 @@ def search_in_slices(
     rows = tf.shape(next(iter(inputs.values())))[0]
 
     def search_slices(parts):
-        bounds = [rows * part // parts for part in range(parts + 1)]
-        outputs = [
-            search_rows(**{name: _slice_rows(x, i, j) for name, x in inputs.items()})
-            for i, j in itertools.pairwise(bounds)
-        ]
+        if parts == 1:
+            return search_rows(**inputs)
+        bounds = rows * tf.range(parts + 1) // parts
+        sizes = bounds[1:] - bounds[:-1]
+        split = {name: tf.split(x, sizes, num=parts) for name, x in inputs.items()}
+        outputs = [search_rows(**{name: split[name][i] for name in split}) for i in range(parts)]
         tokens, lengths, log_probs = zip(*outputs, strict=True)
-        length = tf.reduce_max([tf.shape(x)[-1] for x in tokens])
-        tokens = [_pad(x, length) for x in tokens]
+        widths = tf.stack([tf.shape(x) for x in tokens])[:, -1]
+        missing = tf.unstack(tf.reduce_max(widths) - widths)
+        tokens = [
+            tf.pad(x, [*[[0, 0]] * (x.shape.rank - 1), [0, count]], constant_values=PAD)
+            for x, count in zip(tokens, missing, strict=True)
+        ]
         return tf.concat(tokens, 0), tf.concat(lengths, 0), tf.concat(log_probs, 0)
 
-    choice = tf.reduce_sum([tf.cast(rows >= MIN_SLICE_ROWS * n, tf.int32) for n in SLICES[1:]])
+    enough = rows >= [MIN_SLICE_ROWS * parts for parts in SLICES[1:]]
+    choice = tf.math.count_nonzero(enough, dtype=tf.int32)
     return tf.switch_case(choice, [functools.partial(search_slices, parts) for parts in SLICES])
-
-
-def _slice_rows(x, start, end):
-    """Some rows, with the same static shape for every part: one function serves them all."""
-    return tf.ensure_shape(x[start:end], [None] * x.shape.rank)
-
-
-def _pad(tokens, length):
-    missing = length - tf.shape(tokens)[-1]
-    return tf.pad(tokens, [*[[0, 0]] * (tokens.shape.rank - 1), [0, missing]], constant_values=PAD)

@@ -282,7 +282,7 @@ def test_classes_of_the_calling_program_are_loaded(tmp_path):
         kt.load(run)
 
 
-def test_an_export_holds_no_file_that_a_run_names(tmp_path):
+def test_an_export_holds_no_file_that_a_run_names(tmp_path, untried):
     (tmp_path / "secret.txt").write_text("the key of the house\n" * 7)
     run, named = sound(tmp_path, "run"), rf"\1: {tmp_path}/secret.txt"
     fields = re.compile("(?m)^((train|valid)_(source|target)): .*")

@@ -100,7 +100,7 @@ def own_translator(folder):
     return kt.Translator(model, source, target)
 
 
-def test_an_export_of_ones_own_layers_and_vocabulary_and_search(tmp_path):
+def test_an_export_of_ones_own_layers_and_vocabulary_and_search(tmp_path, untried):
     translator = own_translator(tmp_path)
     own = {"beam_size": 3, "length_penalty": 0.5, "length_norm": "length", "max_output_length": 7}
     config = kt.ExportConfig(signatures=("beam",), **own)

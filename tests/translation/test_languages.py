@@ -171,19 +171,17 @@ def test_unknown_codes_give_their_row_no_translation(export):
         assert np.max(good["log_prob" if "log_prob" in good else "attention"]) > LEAST_LOG_PROB
 
 
-def test_an_export_of_one_pair_needs_no_language(nllb, tmp_path, translator):
+def test_an_export_of_one_pair_needs_no_language(nllb, tmp_path, translator, untried):
     expected = translator.translate(TEXTS, **CODES)
     greedy = translator.translate(TEXTS, search=kt.SearchConfig(max_output_length=23), **CODES)
     options = ["--source-language", "eng_Latn", "--target-language", "deu_Latn"]
     text = "\n".join(TEXTS).encode()
-    done = run("translate", nllb, *options, stdin=text)
-    assert done.stdout.decode().splitlines() == expected
+    assert run("translate", nllb, *options, stdin=text).stdout.decode().splitlines() == expected
     done = run("export", nllb, tmp_path / "export", "--signatures", *options)
     assert done.returncode == 0, done.stderr.decode()
     card = json.loads((tmp_path / "export" / "1" / "model.json").read_text())["languages"]
     assert (card["inputs"], card["target_language"]) == ([], "deu_Latn")
-    done = run("translate", tmp_path / "export", stdin=text)
-    assert done.stdout.decode().splitlines() == greedy
+    assert run("translate", tmp_path / "export", stdin=text).stdout.decode().splitlines() == greedy
     message = "has the target_language 'deu_Latn', received 'fra_Latn'"
     refused(["translate", tmp_path / "export", "--target-language", "fra_Latn"], message)
     exported = ExportedTranslator(tmp_path / "export")

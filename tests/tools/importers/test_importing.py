@@ -68,7 +68,7 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
 
 
-def test_an_export_of_one_target_language_with_its_own_search(imported, translator, tmp_path):
+def test_an_export_of_one_target_language(imported, translator, tmp_path, untried):
     options = "--target-language", "fra", "--signatures", "beam"
     succeeds("export", imported / "run", tmp_path, *options)
     card = json.loads((tmp_path / "1" / "model.json").read_text())
