@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
-from keras_transformer.presets import CONTROLS
+from keras_transformer.presets import BEAM_OPTIONS, CONTROLS
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.tools.importers.vocabularies import rewrite
 from keras_transformer.tools.importers.weights import resolve_sharing
@@ -18,7 +18,6 @@ from tests.tools.importers.conftest import MARIAN, Imported, edit, refused, weig
 
 SHARED, HEAD = "model.shared.weight", "lm_head.weight"
 SIDES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-SEARCH = ("beam_size", "length_penalty", "length_norm", "beam_patience", "max_output_length")
 
 
 @pytest.mark.parametrize("name", ["tied", "separate", "untied", "half", "added"])
@@ -94,15 +93,15 @@ def test_options_of_the_search_that_are_read(folder):
     path = folder / "generation_config.json"
     edit(path, max_new_tokens=5, length_penalty=None, num_beams=None, suppress_tokens=[7, 9])
     model = read_source(folder)
-    assert [getattr(model.imported, name) for name in SEARCH] == [1, 1.0, "length", 2.0, 5]
-    assert [getattr(model.imported, name) for name in CONTROLS] == [0, 0, 1.0]
+    assert [getattr(model.imported, name) for name in BEAM_OPTIONS] == [1, 1.0, "length", 2.0]
+    assert [getattr(model.imported, name) for name in CONTROLS] == [5, 0, 0, 1.0]
     edit(path, early_stopping=True)
     assert read_source(folder).imported.beam_patience == 1.0
     # The decoder's first token counts in one of both.
     for name, expected in (("min_length", 4), ("min_new_tokens", 5)):
         edit(path, no_repeat_ngram_size=3, repetition_penalty=1.2, **{name: 5})
         found = read_source(folder)
-        assert [getattr(found.imported, name) for name in CONTROLS] == [expected, 3, 1.2]
+        assert [getattr(found.imported, name) for name in CONTROLS] == [5, expected, 3, 1.2]
         assert not found.notes
     assert not model.notes
     _, target = rewrite(model.source, model.target)
