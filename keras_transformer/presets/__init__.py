@@ -406,8 +406,8 @@ class ExportConfig:
 
 def _search_fields(config: Any) -> dict[str, Any]:
     """Returns the fields of a search that imported models and exports have."""
-    names = *BEAM_OPTIONS, *CONTROLS, "logits_processors"
-    return {name: getattr(config, name) for name in names if hasattr(config, name)}
+    own = {name: getattr(config, name) for name in (*BEAM_OPTIONS, *CONTROLS)}
+    return own | {"logits_processors": getattr(config, "logits_processors", ())}
 
 
 # Dates as text to ISO 8601; trains in minutes on two cores: `make demo`.

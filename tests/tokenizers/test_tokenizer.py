@@ -26,7 +26,7 @@ def own():
     return known["Words"](WORDS)
 
 
-def test_translates_aligns_and_is_exported(own, tmp_path, untried):
+def test_translates_aligns_and_is_exported(own, tmp_path):
     """With targets that are not normalized, unlike those of a source; and without END."""
     texts = ["one two", "three three", "unknown four", ""]
     target = kt.SubwordTokenizer.train(["½ m²", "№ 5"] * 20, 8, "word")

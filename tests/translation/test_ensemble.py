@@ -92,11 +92,10 @@ def test_logits_are_those_of_steps_and_attention_of_the_first(models):
 
 
 def test_one_is_itself_and_copies_are_too(translators):
-    first, *_ = translators
-    tokenizers = first.source_tokenizer, first.target_tokenizer
+    first, tokenizers = translators[0], [toy.toy_tokenizer()] * 2
     assert Translator([first.model], *tokenizers).model is first.model
-    copies = toy.without_graphs(Translator([first.model] * 3, *tokenizers))
-    eager = toy.without_graphs(first)
+    thrice = Translator([first.model] * 3, *tokenizers)
+    copies, eager = toy.without_graphs(thrice), toy.without_graphs(first)
     for options in ({}, {"beam_size": 3}, {"sample": True, "seed": 2}):
         found, expected = (x.translate_n_best(toy.SOURCES, **options) for x in (copies, eager))
         texts, values = (
@@ -124,13 +123,14 @@ def test_what_a_translator_does_with_several(together, translators):
 
 
 def test_export_is_in_memory(together):
-    config = ExportConfig(beam_size=3, min_length=3, no_repeat_ngram_size=2)
+    odd = np.arange(together.target_tokenizer.vocabulary_size, dtype="float32") % 2
+    how = dict(logits_processors=(lambda x, *_: x - 9 * odd,), min_length=3, no_repeat_ngram_size=2)
+    config = ExportConfig(beam_size=3, **how)
     reply = toy.serve_eagerly(together, config, "beam", text=toy.SOURCES)
-    expected = together.translate_n_best(toy.SOURCES, search=config.search)
+    expected = together.translate_n_best(toy.SOURCES, search=SearchConfig(3, **how))
     assert reply["text"] == [[h.text for h in row] for row in expected]
     reply = toy.serve_eagerly(together, config, "serving_default", text=toy.SOURCES)
-    greedy = SearchConfig(min_length=3, no_repeat_ngram_size=2)
-    assert reply["text"] == together.translate(toy.SOURCES, search=greedy)
+    assert reply["text"] == together.translate(toy.SOURCES, search=SearchConfig(**how))
     card = describe(together, lambda *_: {}, [], config, [])
     assert [x["num_layers"] for x in card["ensemble"]] == [1, 2, 3]
     assert card["parameters"] == together.model.count_params()

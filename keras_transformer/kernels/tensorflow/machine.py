@@ -189,7 +189,7 @@ GRAPH_LOOP = LoopOperations(_multiply_heads, _softmax)
 
 def graph_shape(x: Tensor) -> tuple[int | Tensor, ...]:
     """Does what `keras.ops.shape` does by half the operations, which take time to trace."""
-    if x.shape.is_fully_defined():
+    if None not in x.shape:
         return tuple(x.shape)
     sizes = zip(x.shape, tf.unstack(tf.shape(x)), strict=True)
     return tuple(unknown if known is None else known for known, unknown in sizes)
