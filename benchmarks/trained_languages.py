@@ -202,7 +202,9 @@ def fine_tune(folder, run):
             "epochs": 2,
         },
     )
-    for name, path in (("imported", run), ("fine-tuned", train_run(config, folder / "tuned"))):
+    tuned = folder / "tuned"
+    train_run(config, tuned)
+    for name, path in (("imported", run), ("fine-tuned", tuned)):
         translator = kt.load(path, "float32")
         for source, target in (("en", "de"), ("de", "en")):
             codes = {"source_language": CODES[source], "target_language": CODES[target]}
