@@ -135,7 +135,7 @@ def rank_tokens(
 
 def _read(translator, source, target, languages):
     """Ids `(1, S)` and `(1, T)`: END is appended to text; ids end at their END, if any."""
-    rows = translator.language_rows([source], **languages)
+    _, rows = translator.read_rows([source], **languages)
     source_ids, empty = translator.read_source([source], rows)
     if target is None:
         search = translator.default_search.greedy

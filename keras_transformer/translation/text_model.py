@@ -5,6 +5,7 @@ Shapes: B batch, N hypotheses for each source, S source length, T target length.
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from keras_transformer.utils import SearchOutputs, Tensor, Texts
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 TEXT = tf.TensorSpec([None], tf.string, "text")
 # The ids of the tokens that choose the languages of a source and of its translation: PAD for none.
@@ -116,6 +119,24 @@ class TextModel(tf.Module):
         model: Any = self.source_tokenizer
         codes, tokens = self.languages.tokens.keys(), self.languages.tokens.values()
         return dict(zip(codes, find_tokens(model.model, tokens), strict=True))
+
+    def read_rows(
+        self, texts: Texts, first: int = 0, **languages: Language
+    ) -> tuple[list[bytes], np.ndarray]:
+        """Sources as byte strings, and their `language_rows`; warns of those that are truncated."""
+        rows = as_bytes(texts)
+        ids = self.language_rows(rows, **languages)
+        limits = self.model.max_length - 1 - (ids[:, 0] != PAD)
+        # Few texts have more tokens than twice their bytes: only long ones are tokenized here.
+        long = np.flatnonzero([2 * len(row) for row in rows] > limits)
+        counts = self.source_tokenizer([rows[i] for i in long]).row_lengths().numpy()
+        for number, count, limit in zip(long, counts, limits[long], strict=True):
+            if count > limit:
+                logger.warning(
+                    f"Source {first + number + 1} has {count} tokens, of which the model reads "
+                    f"{limit}: split it into sentences."
+                )
+        return rows, ids
 
     def language_rows(
         self, texts: Texts, source_language: Language = None, target_language: Language = None

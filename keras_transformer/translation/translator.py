@@ -147,7 +147,8 @@ class Translator(TextModel):
         """Translates a list of sentences.
 
         Args:
-            texts: Strings, in any order and of any content.
+            texts: Strings, in any order and of any content. Of those that are longer than the
+                model's `max_length`, only the beginning is translated, with a warning.
             batch_size: Number of sentences translated at once, those of similar length together;
                 for a beam search of N beams, divided by N.
             search: `SearchConfig`; `default_search` if None. What is sampled for a sentence depends
@@ -210,11 +211,11 @@ class Translator(TextModel):
         search = resolve_search(search, options, self.default_search)
         n_best = check_n_best(n_best, search)
         draws = n_best if search.sample else 1
-        rows = as_bytes(texts)
+        codes = {"source_language": source_language, "target_language": target_language}
+        rows, languages = self.read_rows(texts, first, **codes)
         if prefixes is not None:
             limit = self.length_limit(search)
             prefixes = self.read_targets("prefix", prefixes, len(rows), False, limit, first)
-        languages = self.language_rows(rows, source_language, target_language)
         inputs = (TEXT, SEEDS, LANGUAGES, *(() if prefixes is None else (TARGET,)))
         how = {"search": search, "xla": self._is_compiled_by_xla(search)}
         translate_batch = self.compiled(self.translate_batch, inputs, **how)
@@ -258,9 +259,8 @@ class Translator(TextModel):
             ValueError: If the numbers of sources and targets differ, or a target has more tokens
                 than the model's `max_length`.
         """
-        rows = as_bytes(sources)
+        rows, language_rows = self.read_rows(sources, 0, **languages)
         ids = self.read_targets("target", targets, len(rows), end=True)
-        language_rows = self.language_rows(rows, **languages)
         score_batch = self.compiled(self.score_batch, (TEXT, TARGET, LANGUAGES))
 
         def run(chosen):
@@ -301,13 +301,12 @@ class Translator(TextModel):
             layers = to_indices("layer", layers, self.model.decoder.num_layers)
         if heads is not None:
             heads = to_indices("head", heads, self.model.num_heads)
-        rows = as_bytes(sources)
+        rows, language_rows = self.read_rows(sources, 0, **languages)
         ids = self.read_targets("target", targets, len(rows), end=True)
         options = {
             "layers": layers or (self.default_layer,),
             "heads": heads or tuple(range(self.model.num_heads)),
         }
-        language_rows = self.language_rows(rows, **languages)
         align_batch = self.compiled(self.align_batch, (TEXT, TARGET, LANGUAGES), **options)
 
         def pieces(tokenizer, ids):
