@@ -66,7 +66,7 @@ def training(corpus, run, options):
         for language, side in (("en", "source"), ("de", "target")):
             files += [f"--{option}-{side}", f"{corpus}/{part}.lc.norm.tok.{language}.gz"]
     recipe = ["--preset", "tiny", "--bleu-tokenize", "none", *BUDGET, *options]
-    return [*recipe, *files, "--output", run]
+    return [*files, *recipe, "--output", run]  # options may name other files
 
 
 def evaluate(corpus, run, *options):

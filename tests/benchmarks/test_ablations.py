@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from benchmarks import adaptation
+from benchmarks import adaptation, distillation
 from benchmarks.ablations import VARIANTS, training
 from benchmarks.fine_tuning import split, trainings
 from benchmarks.position_trainings import LENGTHS, copying, multi30k, write_letters
@@ -62,3 +62,15 @@ def test_trainings_of_positions(tmp_path):
     for options in (copying(none, new, "bucketed"), training(none, new, multi30k("rotary", "2"))):
         result = run("train", *options)
         assert result.returncode == 2 and "No file matches" in result.stderr.decode()
+
+
+def test_students_are_trained_on_translations(tmp_path):
+    """`python -m benchmarks.distillation` names them after the corpus: the last one counts."""
+    for language in ("en", "de"):
+        for part in ("train", "val"):
+            with gzip.open(tmp_path / f"{part}.lc.norm.tok.{language}.gz", "wt") as file:
+                file.write("a\n")
+    for _, changes in distillation.STUDENTS.values():
+        options = [*changes, "--train-target", f"{tmp_path}/translations.de"]
+        result = run("train", *training(tmp_path, tmp_path / "run", options))
+        assert result.returncode == 2 and "translations.de" in result.stderr.decode()
