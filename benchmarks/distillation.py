@@ -21,10 +21,11 @@ from benchmarks.side_by_side import System, time_systems
 ENDING = ".lc.norm.tok"
 SEEDS = (1, 2, 3)  # of the teachers
 HALF = ["--d-model", "64", "--d-ff", "128"]
+DEEP = ["--norm", "pre", "--num-decoder-layers", "1", "--num-encoder-layers"]
 STUDENTS = {  # whether on translations, and options of `train`
     "same size": (True, []),
-    "6 + 1 layers": (True, ["--num-encoder-layers", "6", "--num-decoder-layers", "1"]),
-    "12 + 1 layers": (True, ["--num-encoder-layers", "12", "--num-decoder-layers", "1"]),
+    "6 + 1 layers": (True, [*DEEP, "6"]),
+    "12 + 1 layers": (True, [*DEEP, "12"]),
     "half the width": (True, HALF),
     "half the width, original text": (False, HALF),
 }
