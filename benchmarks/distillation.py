@@ -1,6 +1,6 @@
 """Small models trained on the translations of an ensemble: docs/smaller-models.md.
 
-    python -m benchmarks.distillation CORPUS RUNS [option of keras-transformer train ...]
+    python -m benchmarks.distillation CORPUS RUNS [-- option of keras-transformer train ...]
 
 CORPUS is the folder `tok` of Multi30k. Three teachers are trained with the preset `tiny` and
 translate the training text; students are trained on that, with the same options. Prints a table of
@@ -131,4 +131,4 @@ def translating(runs, source, beam_size):
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(*(word for word in sys.argv[1:] if word != "--"))
