@@ -127,8 +127,8 @@ class TextModel(tf.Module):
         rows = as_bytes(texts)
         ids = self.language_rows(rows, **languages)
         limits = self.model.max_length - 1 - (ids[:, 0] != PAD)
-        # Few texts have more tokens than twice their bytes: only long ones are tokenized here.
-        long = np.flatnonzero([2 * len(row) for row in rows] > limits)
+        # Only long texts are tokenized here. NFKC makes at most 11 bytes of one (U+FDFA).
+        long = np.flatnonzero([11 * len(row) for row in rows] > limits)
         counts = self.source_tokenizer([rows[i] for i in long]).row_lengths().numpy()
         for number, count, limit in zip(long, counts, limits[long], strict=True):
             if count > limit:

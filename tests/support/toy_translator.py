@@ -22,9 +22,9 @@ def toy_pairs(count=3000, seed=0):
 
 
 @functools.cache
-def toy_tokenizer():
+def toy_tokenizer(**options):
     """Characters, small and capital, and bytes."""
-    return kt.SubwordTokenizer.train(["abcdefgh", "ABCDEFGH"], model_type="char")
+    return kt.SubwordTokenizer.train(["abcdefgh", "ABCDEFGH"], model_type="char", **options)
 
 
 @functools.cache

@@ -78,16 +78,14 @@ def test_n_best_by_hand(eager, name):
         assert [one.score for one in n_best] == pytest.approx(scores.tolist(), abs=1e-4)
         assert sorted(n_best, key=lambda one: -one.score) == n_best
     assert {len(n_best) for n_best in found} == {config.beam_size}
-    # Small batches return the same, samples included; so does a shorter list.
-    best = eager.translate_n_best(sources, 8, config, n_best=1)
-    assert [row[0].text for row in best] == [row[0].text for row in found]
+    # Small batches return the same, samples included; so does `translate`.
+    assert eager.translate(sources, 8, config) == [row[0].text for row in found]
 
 
 def test_weights_are_read_not_copied(translator):
     before = serve(translator, toy.SOURCES)
-    weights = translator.model.trainable_variables
     for sign in (-1, 1):
-        for weight in weights:
+        for weight in translator.model.trainable_variables:
             weight.assign(-weight)
         assert (serve(translator, toy.SOURCES) == before) is (sign == 1)
     tracked = {id(variable) for variable in translator.variables}
@@ -118,8 +116,7 @@ def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained
     found = untrained.translate_n_best(sources, 8, config, prefixes, n_best=2)
     configs = config, dataclasses.replace(config, seed=0)
     by_seed = [untrained.translate(sources, 256, one, prefixes) for one in configs]
-    together = [tuple(one.text for one in samples) for samples in found]
-    assert together == list(zip(*by_seed, strict=True))
+    assert [tuple(one.text for one in row) for row in found] == list(zip(*by_seed, strict=True))
     assert len(set(by_seed[0])) > 4 and len(set(by_seed[1])) > 4  # each index has its own
     assert sum(one == other for one, other in zip(*by_seed, strict=True)) < 4
     assert all(one.score == one.log_prob for samples in found for one in samples)
@@ -195,8 +192,11 @@ def test_sources_are_truncated_at_the_models_length(translator, caplog):
     assert log_probs[1:3] == pytest.approx([log_probs[0]] * 2, abs=1e-4)
     assert abs(log_probs[3] - log_probs[0]) > 1e-3
     assert translator.translate(texts) == outputs
-    said = "Source 2 has 12 tokens, of which the model reads 11: split it into sentences."
-    assert caplog.messages == [said, said.replace("2 has 12", "3 has 10011")]
+    nfkc = toy.random_translator(toy.toy_tokenizer(nfkc=True))  # makes 18 characters of U+FDFA
+    toy.without_graphs(nfkc).translate(["\ufdfa"])
+    said = "Source {} has {} tokens, of which the model reads 11: split it into sentences."
+    counts = (2, 12), (3, 10011), (1, 34)
+    assert caplog.messages == [said.format(*pair) for pair in counts]
 
 
 CALLED = ["abc", "", "hgf", "bbbbbbb", "cafe"]
