@@ -23,10 +23,10 @@ MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
 
 
 class StoredWeights(tf.Module):
-    """Holds a model's weights in a smaller type; the model computes with their float32 values.
+    """Holds a model's weights in a smaller type.
 
     Only matrices are stored in the smaller type. The computation stays that of the model's layers:
-    each request first converts the stored weights to float32. `"int8"` keeps for every output
+    each request first converts the stored weights to its dtype. `"int8"` keeps for every output
     channel of a matrix (every row of an embedding) the scale max|w| / 127 and rounds to the nearest
     multiple of it.
     """
@@ -38,6 +38,7 @@ class StoredWeights(tf.Module):
         # Their names are those in the checkpoint of an export.
         self.as_they_are, self.bfloat16, self.quantized, self.scales = [], [], [], []
         self.__dict__["_stored"] = stored = []  # not an attribute that would be saved as well
+        self._dtype = model.compute_dtype
         for weight in model.weights:
             axes = _input_axes(weight)
             if precision == "float32" or not axes:
@@ -49,17 +50,16 @@ class StoredWeights(tf.Module):
                 largest = tf.reduce_max(tf.abs(weight.value), axis=axes, keepdims=True)
                 scale = tf.maximum(largest, 1e-12) / 127
                 self.scales.append(tf.Variable(scale))
-                steps = tf.cast(tf.round(weight.value / scale), tf.int8)
-                self.quantized.append(tf.Variable(steps))
+                self.quantized.append(tf.Variable(tf.cast(tf.round(weight.value / scale), tf.int8)))
                 stored.append((weight, self.quantized[-1], self.scales[-1]))
 
     def in_use(self) -> keras.StatelessScope:
         """Context in which the model computes with the stored values."""
-        values = []
+        scope = keras.StatelessScope()
         for weight, variable, scale in self._stored:
-            value = tf.cast(variable, tf.float32)
-            values.append((weight, value if scale is None else value * scale))
-        return keras.StatelessScope(values)
+            value = variable if scale is None else tf.cast(variable, tf.float32) * scale
+            scope.add_update((weight, tf.cast(value, self._dtype)))
+        return scope
 
 
 def _input_axes(weight):
