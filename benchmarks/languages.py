@@ -121,12 +121,9 @@ def exported(folder, name, rows, beam_size):
 
     server = ServerProcess(version_dir(os.path.join(folder, name)))
     signature = "serving_default" if beam_size == 1 else "beam"
-    inputs = {"text": [TEXT] * rows}
-    for key, code in zip(("source_language", "target_language"), CODES, strict=True):
-        inputs[key] = [code] * rows
 
     def translate():
-        found = server.predict(inputs, signature)["text"]
+        found = server.predict(_inputs(rows), signature)["text"]
         _check(found, rows)
 
     return translate
@@ -209,6 +206,33 @@ def prepare(folder):
         print(f"{name}: {sum(file.stat().st_size for file in files) / 1e9:.2f} GB on disk")
 
 
+def write_memory(folder):
+    """Prints what memory a server has with an export: loaded, and after two requests."""
+    from keras_transformer.serving.server_process import ServerProcess
+    from keras_transformer.serving.versions import version_dir
+
+    for name in EXPORTS:
+        with ServerProcess(version_dir(folder / name)) as server:
+            status = pathlib.Path(f"/proc/{server._process.pid}/status")
+            memory = [_resident(status)]
+            for rows, signature in ((1, "beam"), (32, "serving_default")):
+                server.predict(_inputs(rows), signature)
+                memory.append(_resident(status))
+        print(f"{name}: {', '.join(f'{size:.1f}' for size in memory)} GiB of a server", flush=True)
+
+
+def _resident(status):
+    """GiB of memory of a process."""
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) / 2**20
+
+
+def _inputs(rows):
+    """A request."""
+    codes = dict(zip(("source_language", "target_language"), CODES, strict=True))
+    return {"text": [TEXT] * rows} | {key: [code] * rows for key, code in codes.items()}
+
+
 def _call(function, folder, *arguments):
     """Calls a function of this module in a process of its own, which ends with its memory."""
     values = ", ".join([f"pathlib.Path({os.fspath(folder)!r})", *map(repr, arguments)])
@@ -232,6 +256,7 @@ def main():
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     prepare(options.folder)
+    write_memory(options.folder)
     for title, timings in measure(options.folder, options.rounds):
         print(f"\n{title}, {options.rounds} rounds\n\n{table(timings)}", flush=True)
 
