@@ -56,7 +56,8 @@ def sacrebleu_command(folder, systems, *options):
 @pytest.mark.parametrize("tokenizer", [None, "zh"])
 def test_scores_are_those_of_the_command_line(tokenizer, tmp_path):
     options = {"bleu_tokenize": tokenizer} if tokenizer else {}
-    flags = ["-tok", tokenizer] if tokenizer else []
+    unspaced = ["--ter-normalized", "--ter-asian-support"]  # TER without it knows no Chinese words
+    flags = ["-tok", tokenizer, *unspaced] if tokenizer else []
     bleu, chrf, ter = json.loads(sacrebleu_command(tmp_path, [OUTPUTS], "--format", "json", *flags))
     quick = corpus_scores(OUTPUTS, TARGETS, **options)
     assert (bleu["name"], chrf["name"]) == ("BLEU", "chrF2")

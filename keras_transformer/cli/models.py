@@ -37,6 +37,8 @@ def export(
     from keras_transformer.runs.opening import load
     from keras_transformer.runs.run import Run
 
+    if Run(base).has_model:
+        raise ValueError(f"{base} is a run: give the directory of the model's versions last.")
     run = Run(path[0])
     config = ExportConfig.for_search(run.read_search(), **options)
     if format == "ctranslate2":

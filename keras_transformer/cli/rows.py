@@ -16,7 +16,7 @@ from keras_transformer.utils import Path
 FORMATS = ("text", "jsonl")
 FIELD, OUTPUT_FIELD = "text", "translation"  # defaults
 SEPARATOR = " ||| "  # before the score
-COMPARED = 16  # lines that are translated again when an output is resumed
+COMPARED = 64  # lines that are translated again when an output is resumed
 
 
 class TextRows:
@@ -108,13 +108,11 @@ def make_rows(
 def open_output(
     path: Path, lines: IncomingLines, rows: TextRows
 ) -> tuple[IO[str], int, list[tuple[bytes, list[bytes]]]]:
-    """Opens an unfinished output for appending; skips the lines that it has translations of.
-
-    An incomplete end is removed.
+    """Opens an unfinished output for writing; skips the lines that it has translations of.
 
     Returns:
-        The file, the number of those lines, and the last of them with their translations, unless
-        the output shows what it was made from.
+        The file, at the end of those lines, what is there being incomplete; their number; and the
+        last of them with their translations, unless the output shows what it was made from.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{path} is not a file, so it cannot be resumed.")  # reading might not end
@@ -135,8 +133,11 @@ def open_output(
                 done, size = done + 1, size + sum(map(len, written))
                 if not rows.shows_input:
                     last.append((line[0], written))
-            file.truncate(size)
-        return open(path, "a", encoding="utf-8", newline="\n"), done, list(last)
+            if file.seek(0, os.SEEK_END) and not done:
+                raise ValueError(f"{path} has no whole translation: delete it to begin again.")
+        output = open(path, "r+", encoding="utf-8", newline="\n")
+        output.seek(size)
+        return output, done, list(last)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}.") from error
 
@@ -150,8 +151,8 @@ def check_resumed(
 ) -> None:
     """Checks that the last lines before `start` have the translations that the output has.
 
-    Rounding, which depends on the batch, may change some translations and all scores: half of the
-    lines may differ.
+    Rounding, which depends on the batch, may change some translations and all scores: a quarter of
+    the lines may differ.
     """
     own = None if prefixes is None else list(itertools.islice(prefixes, len(last)))
     answers = translate([line for line, _ in last], own, start - len(last))
@@ -160,7 +161,7 @@ def check_resumed(
         != [line.decode().rstrip("\n").rsplit(SEPARATOR, 1)[0] for line in written]
         for answer, (_, written) in zip(answers, last, strict=True)
     )
-    if 2 * different > sum(bool(line.strip()) for line, _ in last):
+    if 4 * different > sum(bool(line.strip()) for line, _ in last):
         raise ValueError(
             f"{different} of the last {len(last)} translations in {path} are not those of the same "
             "lines of stdin: give the same input and options as before."

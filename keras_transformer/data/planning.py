@@ -60,6 +60,11 @@ class BatchPlanner:
         self.has_constant_length = len(counts) == 1
         self._first = np.cumsum([0, *counts])
         self._shares = divide_by_weights(len(kept), weights)
+        if 0 in self._shares:
+            raise ValueError(
+                f"Corpus {self._shares.index(0) + 1} would never be used, its weight is so small: "
+                "raise it."
+            )
         # The bucket of a sentence by its number of ids; END is added to them.
         buckets = np.searchsorted(boundaries, np.arange(1, boundaries[-1] + 1))
         # 16 bits if possible: NumPy sorts those in linear time, and stably.

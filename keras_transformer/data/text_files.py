@@ -11,6 +11,7 @@ import codecs
 import glob
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 
@@ -91,6 +92,12 @@ class ParallelText:
                 f"{len(targets)}: each source file must have a target file."
             )
         self.files = list(zip(sources, targets, strict=True))
+        for pair in self.files if len(sources) > 1 else ():
+            first, second = (re.findall(r"\d+", os.path.basename(path)) for path in pair)
+            if first != second:
+                raise ValueError(
+                    f"{pair[0]} would go with {pair[1]}: give both the same numbers in their names."
+                )
 
     def __iter__(self) -> Iterator[Pair]:
         for block in self.blocks():

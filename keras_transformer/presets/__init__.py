@@ -309,6 +309,12 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if isinstance(self.logits_processors, list):
+            object.__setattr__(self, "logits_processors", tuple(self.logits_processors))
+        if not isinstance(self.logits_processors, tuple):
+            raise ValueError(
+                f"logits_processors must be a list of functions, received {self.logits_processors}."
+            )
         if self.sample and self.beam_size > 1:
             raise ValueError(
                 f"beam_size must be 1 with sample, received {self.beam_size}: leave out one."
@@ -349,7 +355,10 @@ def resolve_search(
             f"Unknown search option {unknown[0]}: choose from search, {', '.join(fields)}."
         )
     beam = {"beam_size": 1} if options.get("sample") else {}  # no beam of the default's
-    return dataclasses.replace(default, **{**beam, **options})
+    search = dataclasses.replace(default, **{**beam, **options})
+    if search.beam_size == 1 and (unused := [name for name in BEAM_OPTIONS[1:] if name in options]):
+        raise ValueError(f"{unused[0]} needs a beam_size above 1: leave it out.")
+    return search
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import numbers
 import operator
+import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,9 +83,13 @@ def check_fields(config: Any) -> None:
     """Checks each field of a configuration separately."""
     for field in dataclasses.fields(config):
         value, allowed = getattr(config, field.name), field.metadata.get("allowed")
+        types = typing.get_args(field.type) or (field.type,)
         for one in value if isinstance(value, tuple) else (value,):
-            if one is not None and allowed is not None:
-                check_value(field.name, one, allowed)
+            if allowed is None or one is None and type(None) in types:
+                continue
+            check_value(field.name, one, allowed)
+            if int in types and not isinstance(one, numbers.Integral):
+                raise ValueError(f"{field.name} must be an integer, received {one!r}.")
 
 
 def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None:

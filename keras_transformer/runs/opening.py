@@ -143,7 +143,8 @@ class Opened:
         if saved.read(other.run) != saved.read(self.run):
             raise ValueError(
                 f"{path} has other vocabularies than {self.path}: the runs of an ensemble need the "
-                "same, which are learned from the same text, or those of a prepared corpus."
+                "same: train them on a corpus of prepare, or on the same training text with "
+                "--valid-source."
             )
         if other._conventions != self._conventions:
             raise ValueError(

@@ -9,6 +9,7 @@ from sacrebleu.significance import PairedTest
 
 from keras_transformer.utils import counted
 
+UNSPACED = "zh", "ja-mecab", "ko-mecab", "char"  # tokenizers for text without spaces
 QUICK = "bleu", "chrf"  # metrics, which take a second for thousands of sentences
 
 
@@ -84,7 +85,9 @@ def make_metrics(bleu_tokenize: str) -> dict[str, Metric]:
     except (RuntimeError, OSError) as error:  # a package or a download is missing
         reason = " ".join(str(error).split())
         raise ValueError(f"{bleu_tokenize!r} cannot be used as tokenizer: {reason}") from error
-    return {"bleu": bleu, "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
+    unspaced = bleu_tokenize in UNSPACED
+    ter = sacrebleu.TER(normalized=unspaced, asian_support=unspaced)
+    return {"bleu": bleu, "chrf": sacrebleu.CHRF(), "ter": ter}
 
 
 def check_lengths(outputs: Sized, references: Sized, n_bootstrap: int = 0) -> None:

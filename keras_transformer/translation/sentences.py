@@ -26,6 +26,7 @@ T = TypeVar("T")
 LEAST_LOG_PROB = -1e9
 KINDS = ("cross", "encoder", "decoder")  # of attention
 READ_BYTES = 1 << 16  # per read
+NOT_UTF8 = b"\x1f\x8b", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # first bytes: gzip, UTF-16
 MAX_BLOCKS = 128  # read ahead
 MAX_WINDOW_BYTES = 1 << 23  # of lines that are handed out together
 IDLE_SECONDS = 0.2  # without a new line, after which the lines that have arrived are handed out
@@ -172,6 +173,8 @@ class IncomingLines:
         mark, rest = codecs.BOM_UTF8, []  # the mark is removed from the first block only
         try:
             while block := read(READ_BYTES):
+                if mark and block.startswith(NOT_UTF8):
+                    raise ValueError("they are gzipped or UTF-16: unpack or convert them to UTF-8")
                 head, newline, tail = block.rpartition(b"\n")
                 if newline:
                     self._blocks.put(b"".join([*rest, head]).removeprefix(mark))

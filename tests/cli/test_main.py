@@ -139,6 +139,7 @@ def test_mistakes_get_one_sentence(random_run, tmp_path, monkeypatch):
         ("evaluate long --source pairs.tsv --beam-size 5", "long is a file of translations: leave"),
         ("export RUN base --examples pairs.tsv --examples-target long", "omit --examples-target"),
         ("export RUN base --examples-target x", "--examples is missing"),
+        ("export RUN RUN", "is a run: give the directory of the model's versions last"),
         ("export RUN base --format onnx", "format must be saved_model or ctranslate2"),
         ("export RUN base --format ctranslate2 --precision int8", "has no further options"),
         ("plot --output x.png", "RUN is missing"),

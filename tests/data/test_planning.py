@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,12 @@ def test_cut_by_hand():
     assert splits.tolist() == [0, 3, 5]
     splits = planning.split_by_budget(np.array([1, 1, 4]), np.array([4, 5, 10]), 20)
     assert splits.tolist() == [0, 2, 4]
+
+
+def test_a_corpus_that_would_never_be_used_is_refused():
+    pairs = EncodedPairs(*2 * [sentences_in_shards(np.array([3, 3, 3]), 1)])
+    with pytest.raises(ValueError, match="Corpus 2 would never be used, its weight is so small"):
+        BatchPlanner(pairs, np.arange(3), [2, 1], [1, 1e-3], 9, np.array([9]), seed=1)
 
 
 def test_shares_sum_up():

@@ -152,6 +152,9 @@ def test_patterns_stand_for_files_in_the_order_of_their_names(tmp_path):
     assert read_pairs(odd) == [("odd", "name", "")], "a name that is one is no pattern"
     one, many = write(tmp_path / "one.de", "a\n"), tmp_path / "part-*.de"
     refused(f"{many} matches 3 files, but {one} matches 1: each source file must", many, one)
+    (tmp_path / "part-2.de").rename(tmp_path / "part-4.de")
+    wrong = f"{tmp_path}/part-2.en.gz would go with {tmp_path}/part-3.de: give both the same"
+    refused(wrong, tmp_path / "part-*.en.gz", many)
 
 
 PAIRS = [Pair(f"source {i % 50}", f"target {i}") for i in range(120)]

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import keras_transformer as kt
-from keras_transformer.presets import options
+from keras_transformer.presets import options, resolve_search
 
 FIELDS = [
     (kind, field)
@@ -48,12 +48,21 @@ def test_ends_of_the_ranges():
         assert not allowed.contains(math.nan) and not (finite and allowed.contains(math.inf))
 
 
+def resolve(**values):
+    return resolve_search(None, values)
+
+
 def test_by_hand():
     for kind, values, message in (
         (kt.SearchConfig, {"temperature": 2.0}, "temperature needs sample, received temperature="),
         (kt.SearchConfig, {"beam_size": 4, "sample": True}, "beam_size must be 1 with sample, rec"),
+        (kt.SearchConfig, {"beam_size": 5.0}, "beam_size must be an integer, received 5.0"),
+        (kt.SearchConfig, {"length_penalty": None}, "length_penalty must be a number of at"),
+        (kt.SearchConfig, {"logits_processors": abs}, "must be a list of functions, received <bui"),
+        (resolve, {"beam_patience": 2.0}, "beam_patience needs a beam_size above 1: leave it out"),
         (kt.ModelConfig, {"output_bias": True, "share_embeddings": "none"}, 'received "none"'),
         (kt.ModelConfig, {"first_position": 1, "positions": "learned"}, "='learned': leave"),
     ):
         with pytest.raises(ValueError, match=message):
             kind(**values)
+    assert kt.SearchConfig(logits_processors=[abs]).logits_processors == (abs,)

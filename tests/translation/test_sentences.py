@@ -1,5 +1,6 @@
 """Sentences: every line read once and soon, translated in windows and batches, back in order."""
 
+import gzip
 import itertools
 import queue
 import threading
@@ -80,6 +81,9 @@ def test_unreadable_lines():
     read = mock.Mock(side_effect=IsADirectoryError(21, "Is a directory"))
     with pytest.raises(ValueError, match="cannot be read: .*Is a directory"):
         IncomingLines(read).take(5)
+    for wrong in ("a\nb\n".encode("utf-16"), gzip.compress(b"a\n")):
+        with pytest.raises(ValueError, match="gzipped or UTF-16: unpack or convert them to UTF-8"):
+            IncomingLines(reading([wrong])).take(5)
 
 
 def test_memory_is_bounded(monkeypatch):
