@@ -105,11 +105,11 @@ test-numerical: .venv/installed-test
 # Recomputes the outputs of other systems and compares them with those stored in the tests;
 # PARITY=--write replaces the stored ones.
 parity: .venv/installed-parity
-	$(BIN)/python -m tests.support.parity $(PARITY)
+	$(BIN)/python -m benchmarks.parity $(PARITY)
 
 # The same for OpenNMT-tf, in its own environment.
 parity-opennmt: .venv-opennmt/installed
-	.venv-opennmt/bin/python -m tests.support.parity_opennmt $(PARITY)
+	.venv-opennmt/bin/python -m benchmarks.parity_opennmt $(PARITY)
 
 # Downloads a model of OPUS-MT, imports it, and compares 200 translations with transformers'.
 NAME ?= opus-mt-en-de

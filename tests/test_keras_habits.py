@@ -1,5 +1,7 @@
 """The whole model as people who know Keras use it: built, saved, exported and fitted their ways."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -82,3 +84,19 @@ def test_mistakes_of_which_a_compiled_step_would_say_nothing_that_helps():
             use(X)
     with pytest.raises(ValueError, match="8 learned positions, received ids at positions 0 … 8"):
         model.predict((np.ones((3, 9), int), TARGET))
+
+
+def test_gradients_in_a_scope_of_rematerialization():
+    """Keras computes those of positional arguments only."""
+    keras.utils.set_random_seed(1)
+    embedding, attention = kt.PositionalEmbedding(13, 8), kt.MultiHeadAttention(2, 4)
+
+    def gradient(scope):
+        with scope, tf.GradientTape() as tape:
+            x = embedding(SOURCE)
+            loss = tf.reduce_sum(attention(x, x, use_causal_mask=True) ** 2)
+        return tf.convert_to_tensor(tape.gradient(loss, embedding.embeddings.value)).numpy()
+
+    expected = gradient(contextlib.nullcontext())
+    assert np.abs(expected).max() > 0.1
+    assert_close(gradient(keras.RematScope(mode="full")), expected)

@@ -99,8 +99,6 @@ def translate(
         with output as file:
             if last:
                 check_resumed(str(resume), last, translate_lines, prefixes, start)
-            if start:
-                file.truncate()
             _write(file, translate_stream(translate_lines, lines.take, prefixes, start))
     except OSError as error:  # such as a full disk
         raise ValueError(f"The translations cannot be written: {error.strerror}.") from error
@@ -115,6 +113,8 @@ def _translate_lines(rows, translator, window, prefixes, first):
 
 def _write(file, windows):
     """Writes the lines of the output for each window, until nobody reads stdout any more."""
+    if file is not sys.stdout and file.tell():
+        file.truncate()  # what follows is incomplete
     for answers in windows:
         written = itertools.chain.from_iterable(answers)
         file.write("".join(f"{line}\n" for line in written))

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -170,6 +171,7 @@ class BatchStream:
             strategy takes a few batches in advance: `fit` would start the second pass that much too
             late, unless a callback sets the position in `on_train_begin`.)
         batches_per_pass: Number of batches of the first pass.
+        fingerprint: A checksum of the order of batches in the first pass, and of its first batch.
     """
 
     def __init__(
@@ -209,7 +211,11 @@ class BatchStream:
         )
         self._position: Position = (0, 0)
         self._planned: tuple[int, BatchPlan] | None = None
-        self.batches_per_pass = len(self._plan(0).order)
+        plan = self._plan(0)
+        self.batches_per_pass = len(plan.order)
+        rows = self._rows[plan.batch(0)]
+        sides = (side.gather(rows)[0] for side in (self.pairs.source, self.pairs.target))
+        self.fingerprint = zlib.crc32(b"".join(x.tobytes() for x in (plan.order, rows, *sides)))
 
     @property
     def position(self) -> Position:

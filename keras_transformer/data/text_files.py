@@ -92,7 +92,7 @@ class ParallelText:
                 f"{len(targets)}: each source file must have a target file."
             )
         self.files = list(zip(sources, targets, strict=True))
-        for pair in self.files if len(sources) > 1 else ():
+        for pair in zip(sources, targets, strict=True) if len(sources) > 1 else ():
             first, second = (re.findall(r"\d+", os.path.basename(path)) for path in pair)
             if first != second:
                 raise ValueError(

@@ -145,6 +145,8 @@ def search(
     ...     step = model.make_step("xla")
     ...     return search(step, state, len(source), 64, beam_size=5, fixed_shapes=True)
     """
+    if "max_output_length" in options:
+        raise ValueError("max_output_length is the argument max_length of search: pass that.")
     config = resolve_search(config, options)
     longest = tf.get_static_value(max_length)
     if longest is not None and (more := config.min_length - longest) > 0:

@@ -143,13 +143,24 @@ class AttendingLayer(CompositeLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Nested:
         # Keras passes the masks attached to tensors by name, and would pass a mask twice if it was
-        # given as None by position: so everything is passed by name.
+        # given as None by position: so these and what follows are passed by name. What precedes
+        # them is not: `keras.RematScope` computes gradients of positional arguments only.
         signature = inspect.signature(self.call)
         arguments = signature.bind(*args, **kwargs).arguments
         for name, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 arguments |= arguments.pop(name, {})
-        return super().__call__(**arguments)
+        inputs = []
+        for name, given in zip(signature.parameters, list(arguments), strict=False):
+            if name != given or name.endswith("mask"):
+                break
+            inputs.append(arguments.pop(name))
+        return super().__call__(*inputs, **arguments)
+
+    def compute_mask(self, x: Tensor, previous: Tensor | None = None) -> Tensor | None:
+        # Keras would pass on what was given as `mask`, which may be a mask of pairs.
+        is_of_pairs = previous is not None and len(previous.shape) == 3
+        return getattr(x, "_keras_mask", None) if is_of_pairs else previous
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:
         # Traces call, whose outputs depend on return_attention_scores.

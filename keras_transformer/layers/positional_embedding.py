@@ -28,6 +28,8 @@ IDS_SCOPE = "checked_ids"  # name scope of lookups, which fail if a graph runs w
 
 def _check_ids(ids, vocabulary_size):
     """Checks the shape of ids `(B, T)`, and their values where they are known."""
+    if hasattr(ids, "row_splits"):
+        raise ValueError("Ids must be a dense tensor, received a ragged one: call its to_tensor().")
     if len(ids.shape) != 2:
         raise ValueError(f"Ids must have shape (batch, length), received {tuple(ids.shape)}.")
     values = values_of(ids)

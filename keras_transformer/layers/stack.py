@@ -278,11 +278,16 @@ class Stack(AttendingLayer):
         self.epsilon = epsilon
         self.cross_attention = cross_attention and not bidirectional
         (self.num_layers,) = check_sizes(num_layers=num_layers)
-        layer_args = d_model, num_heads, d_ff, dropout, norm, activation
+        # A layer as activation, which may have weights.
+        shared: Any = activation if isinstance(activation, keras.layers.Layer) else None
         options = {"depth": self.num_layers, "epsilon": epsilon, "dtype": self.dtype_policy}
         if not bidirectional:
             options["cross_attention"] = cross_attention
-        self.layers = [self.layer_class(*layer_args, **options) for _ in range(self.num_layers)]
+        self.layers = []
+        for _ in range(self.num_layers):
+            own = type(shared).from_config(shared.get_config()) if shared else activation
+            layer = self.layer_class(d_model, num_heads, d_ff, dropout, norm, own, **options)
+            self.layers.append(layer)
         if scheme:
             for layer in self.layers:
                 layer.positions = scheme.for_layer()

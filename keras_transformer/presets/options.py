@@ -105,6 +105,21 @@ def check_value(name: str, value: Any, allowed: Range | tuple[str, ...]) -> None
         raise ValueError(f"{name} must be {expected}, received {value!r}.")
 
 
+def read_functions(functions: Any) -> tuple[Callable[..., Any], ...]:
+    """Returns a list of functions as a tuple, which is hashable."""
+    if not isinstance(functions, (list, tuple)) or not all(map(callable, functions)):
+        raise ValueError(f"logits_processors must be a list of functions, received {functions}.")
+    return tuple(functions)
+
+
+def check_beam(search: Any, given: Any) -> Any:
+    """Returns a search, if options of beam search are given for a beam only."""
+    for name in BEAM_OPTIONS[1:]:
+        if search.beam_size == 1 and name in given:
+            raise ValueError(f"{name} needs a beam_size above 1: leave it out.")
+    return search
+
+
 def check_sizes(**sizes: Any) -> list[int]:
     """Reads sizes, which may be NumPy integers."""
     for name, size in sizes.items():

@@ -155,6 +155,12 @@ def _read_weights(path):
         if isinstance(item, h5py.Dataset) and name != "vars/layers":  # older files do not have it
             if item.external or item.is_virtual:
                 raise ValueError(f"{path} must hold its arrays, but {name} is in another file.")
+            if item.dtype.itemsize == 1 or item.dtype.kind == "V":
+                dtype = item.attrs.get("dtype", item.dtype)
+                raise ValueError(
+                    f"{path} holds {name} in {dtype}: average weights in float32 or float16, "
+                    "before they are quantized."
+                )
             arrays[name] = item[...].astype("float64")
             if not np.isfinite(arrays[name]).all():
                 raise ValueError(

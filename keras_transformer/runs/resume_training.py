@@ -32,6 +32,7 @@ from keras_transformer.training.optimizer import (
     describe_step,
     describe_validation,
     has_diverged,
+    optimizer_of,
     stop_training,
 )
 from keras_transformer.utils import Path, counted
@@ -66,7 +67,8 @@ class ResumeTraining(keras.callbacks.Callback):
     are not in `callbacks`.
 
     A training that diverges is stopped, as with `StopOnDivergence`, before it is saved: run the
-    script again with a smaller learning rate to resume from the last good checkpoint.
+    script again with a smaller learning rate to resume from the last good checkpoint. A number that
+    the script has changed replaces that of the checkpoint.
 
     Two checkpoints are kept, each with a checksum. If the last one is corrupted, a warning is
     printed on stderr, and the training resumes from the other one.
@@ -134,6 +136,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._exit_status: int | None = None
         self._is_multiworker = False
         self._save_seconds: float | None = None  # duration of the last save
+        self._rate: float | None = None  # the learning rate that the script has given
 
     # --- for subclasses ---
 
@@ -201,6 +204,8 @@ class ResumeTraining(keras.callbacks.Callback):
                         "The model must be built to restore a checkpoint, and cannot be built from "
                         "the shapes of the dataset: call it on a batch before fit."
                     ) from error
+            rate = optimizer_of(self.model).get_config().get("learning_rate")
+            self._rate = rate if isinstance(rate, float) else None  # else a schedule
             if latest is not None:
                 self._restore_checkpoint(*latest)
             if not self.checkpoints.entries:
@@ -213,7 +218,10 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def _restore_checkpoint(self, state, arrays):
         """Restores the next batch of the dataset, which must be the same, and all variables."""
-        here, there = self.dataset.stream.batches_per_pass, state["batches_per_pass"]
+        stream, rate = self.dataset.stream, state.get("learning_rate")
+        here, there = stream.batches_per_pass, state["batches_per_pass"]
+        if state.get("fingerprint", stream.fingerprint) != stream.fingerprint:
+            here = "others" if here == there else here
         if here != there:
             raise ValueError(
                 f"dataset must have {counted(there, 'batch', 'batches')} per pass to resume "
@@ -222,6 +230,8 @@ class ResumeTraining(keras.callbacks.Callback):
         self.position.batch = tuple(state["batch"])
         arrays = scatter_metrics(self.model.distribute_strategy, arrays)
         write_variables(self.model, arrays, False, str(self.path))
+        if None not in (rate, self._rate) and rate != self._rate:  # the script has a new one
+            optimizer_of(self.model).learning_rate = self._rate
         set_states(self.callbacks, state["callbacks"], arrays)
         self._metrics, self._logs = arrays, state["logs"]
 
@@ -318,6 +328,8 @@ class ResumeTraining(keras.callbacks.Callback):
         state = dataclasses.asdict(self.position) | {
             "applied": self._count_applied_steps(),
             "batches_per_pass": self.dataset.stream.batches_per_pass,
+            "fingerprint": self.dataset.stream.fingerprint,
+            "learning_rate": self._rate,
             "logs": self._logs,
             "callbacks": states,
             "additional": self.get_state(),

@@ -15,6 +15,7 @@ from keras_transformer.runs.run import SCORES, Run
 from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.training.distribution import broadcast_from_chief, is_chief
 from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.optimizer import optimizer_of
 from keras_transformer.translation.corpus_scores import corpus_scores
 from keras_transformer.translation.text_model import begin_with_languages
 from keras_transformer.translation.translator import Translator
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 def ema_weights(model: "keras.Model") -> Iterator[None]:
     """Replaces the weights of a model by their exponential moving average (EMA) in a context.
 
-    Does nothing without `use_ema`.
+    Does nothing without `use_ema`, or before the first step of a training.
 
     Args:
-        model: A compiled and built model.
+        model: A built model.
 
     Example:
 
@@ -40,8 +41,8 @@ def ema_weights(model: "keras.Model") -> Iterator[None]:
     >>> with ema_weights(model):
     ...     model.save_weights("mean.weights.h5")
     """
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of loss scaling
-    if not optimizer.use_ema:
+    optimizer = optimizer_of(model)
+    if not (optimizer and optimizer.use_ema and optimizer.built and int(optimizer.iterations)):
         yield
         return
     weights = [variable.numpy() for variable in model.trainable_variables]

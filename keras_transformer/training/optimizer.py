@@ -20,6 +20,12 @@ else:
 REMEDY = "a smaller learning rate, a longer warm-up or gradients clipped by global norm"
 
 
+def optimizer_of(model: keras.Model) -> Any:
+    """Returns a model's optimizer, without loss scaling; None if the model is not compiled."""
+    optimizer = getattr(model, "optimizer", None)
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EMAAdam(keras.optimizers.Adam):
     """Adam in one pass over memory, with an exponential moving average (EMA) that starts fast.

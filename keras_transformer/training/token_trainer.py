@@ -304,9 +304,9 @@ class TokenTrainer(keras.Model):
             # Keras scales a mean by 1/replicas because gradients are summed over the replicas.
             loss *= tf.distribute.get_replica_context().num_replicas_in_sync
             if passes > 1:
-                loss += self.rdrop * rdrop_term(y, logits, sample_weight)
+                loss += tf.cast(self.rdrop * rdrop_term(y, logits, sample_weight), loss.dtype)
                 logits = tf.split(logits, passes)[0]  # for the metrics
-            scaled = self.optimizer.scale_loss(loss * share)
+            scaled = self.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
         return loss, logits, [tape.gradient(scaled, self.trainable_variables)]
 
     def test_step(self, *args: Nested) -> dict[str, Tensor]:

@@ -51,6 +51,15 @@ def embedding():
     return layer_harness.randomize(layer)
 
 
+def test_keras_passes_on_the_mask_of_padding_not_that_of_pairs(embedding):
+    x, padding = embedding(SOURCE), SOURCE != 0
+    pairs = padding[:, None] & np.tri(SOURCE.shape[1], dtype=bool)
+    for layer in (encoder := build("Encoder"), encoder.layers[0]):
+        assert_mask(layer(x, mask=pairs)._keras_mask, padding)
+        assert_mask(layer(np.array(x), mask=padding)._keras_mask, padding)
+        assert getattr(layer(np.array(x), mask=pairs), "_keras_mask", None) is None
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_carried_equals_passed(name, embedding):
     layer = build(name)

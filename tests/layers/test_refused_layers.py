@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_transformer as kt
 from tests.support.layer_harness import MEMORY, SOURCE, TARGET, B, X, build, normal
@@ -29,6 +30,7 @@ def attend(*args, num_heads=2, positions=None, max_distance=None, **kwargs):
 
 def test_mistakes():
     for mistake, message in (
+        (lambda: embed(tf.ragged.constant([[1], [2, 3]])), "received a ragged one: call its to_te"),
         (lambda: attend(X, X, value_mask=-1e9 * (TARGET == 0)), r"floats such as -1e\+09"),
         (lambda: attend(X, X, value_mask=keras.Input((4,))), "received floats: pass ops.cast"),
         # As many heads as keys: a mask without a batch would broadcast.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.support import oracle
+from tests.support import layer_harness, oracle
 from tests.support.layer_harness import MEMORY, MEMORY_MASK, NORMS, X_MASK, X, assert_close, build
 
 
@@ -54,6 +54,15 @@ def test_epsilon_of_every_layer_normalization(monkeypatch):
     monkeypatch.setattr(oracle, "EPSILON", 1e-3)
     layer, x = build("Encoder", "pre", epsilon=1e-3), 1e-2 * MEMORY
     assert_close(layer(x, MEMORY_MASK), oracle.encoder(layer, x, MEMORY_MASK))
+
+
+def test_each_layer_has_its_own_weights_of_an_activation(tmp_path):
+    inputs, x = keras.Input((6, 8)), layer_harness.normal(2, 6, 8)
+    activation = keras.layers.PReLU(shared_axes=[1])
+    model = keras.Model(inputs, kt.Encoder(2, 8, 2, 16, activation=activation)(inputs))
+    layer_harness.randomize(model).save(tmp_path / "model.keras")
+    assert_close(keras.models.load_model(tmp_path / "model.keras")(x), model(x))
+    assert sum("alpha" in weight.path for weight in model.weights) == 2
 
 
 def test_weights_of_the_base_model():

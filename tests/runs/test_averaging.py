@@ -38,6 +38,13 @@ def test_average_is_the_arithmetic_mean(models, tmp_path):
             assert one.dtype == "float32"
 
 
+def test_quantized_weights_have_no_mean(models, tmp_path):
+    models[0][0].quantize("int8", filters="dense")
+    models[0][0].save_weights(models[1][0])
+    with pytest.raises(ValueError, match="in int8: average weights in float32 or float16, before"):
+        kt.average_checkpoints(models[1][:1], tmp_path / "mean.weights.h5")
+
+
 @pytest.mark.parametrize("options", [{"d_model": 16}, {"share_embeddings": "all"}])
 def test_other_shapes_are_refused(models, tmp_path, options):
     _, (one, other, _) = models

@@ -97,7 +97,7 @@ def dataset_of(pairs, **options):
     return kt.make_dataset(pairs, *[corpus()[1]] * 2, 128, 24, **options)
 
 
-def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, **options):
+def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, order=5, executed=1, **options):
     """What a script does, with random numbers of its own: model, logs of updates and epochs."""
     keras.utils.set_random_seed(1000 + seed)
     pairs, tokenizer = corpus()
@@ -107,7 +107,7 @@ def fit(path, seed, extra=(), every=4, saved=(), rows=90, width=6, executed=1, *
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     how = dict(metrics=["accuracy"], jit_compile=False, steps_per_execution=executed)
     model.compile(optimizer, loss, **how)
-    dataset, logs = dataset_of(pairs[:rows], seed=5), Logs()
+    dataset, logs = dataset_of(pairs[:rows], seed=order), Logs()
     resume = kt.ResumeTraining(path, dataset, every=every, callbacks=[logs, *saved])
     options = dict(epochs=3, validation_data=dataset_of(pairs[:9], shuffle=False)) | options
     callbacks = [logs, *saved, resume, *extra]
@@ -231,6 +231,24 @@ def test_what_cannot_go_on(whole, tmp_path):
         fit(tmp_path, 0, width=5)
     with pytest.raises(ValueError, match="batches per pass to resume"):
         fit(tmp_path, 0, rows=40)
+    with pytest.raises(ValueError, match="received others: use the same text"):
+        fit(tmp_path, 0, order=6)
+
+
+def test_only_a_new_learning_rate_of_the_script_replaces_that_of_the_checkpoint(tmp_path):
+    pairs, tokenizer = corpus()
+    lower = keras.callbacks.LearningRateScheduler(lambda *_: 5e-4)
+    for epochs, rate, callbacks, expected in (
+        (1, 1e-3, [lower], 5e-4),
+        (2, 1e-3, [], 5e-4),
+        (3, 1e-5, [], 1e-5),
+    ):
+        model, dataset = Own(tokenizer.vocabulary_size, 6), dataset_of(pairs)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        model.compile(keras.optimizers.Adam(rate), loss, jit_compile=False)
+        callbacks = [kt.ResumeTraining(tmp_path, dataset), *callbacks]
+        model.fit(dataset, epochs=epochs, callbacks=callbacks, shuffle=False, verbose=0)
+        assert float(model.optimizer.learning_rate) == pytest.approx(expected)
 
 
 def test_when_a_point_is_due(tmp_path):

@@ -1,6 +1,7 @@
 """Scores of translations during a training that a script began with `model.fit`."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -39,6 +40,16 @@ def trained():
     options = dict(epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     dataset = kt.make_dataset(toy_pairs(2000), tokenizer, tokenizer, 512, 12)
     return model, model.fit(dataset, validation_data=valid, **options).history, losses, pairs
+
+
+def test_before_a_training_there_is_no_mean():
+    model = kt.Transformer(9, 9, 1, 8, 2, 8)
+    expected = model.get_weights()[0]
+    compiled = functools.partial(model.compile, keras.optimizers.Adam(use_ema=True))
+    for prepare in (lambda: None, compiled, lambda: model.optimizer.build(model.weights)):
+        prepare()
+        with kt.ema_weights(model):
+            np.testing.assert_array_equal(model.get_weights()[0], expected)
 
 
 def test_scores_are_those_of_what_the_model_translates(trained):

@@ -204,3 +204,16 @@ def test_sums_of_metrics_are_wide_whatever_floatx_is(floatx, restored):
     for dtype in ("float16", "bfloat16"):  # 70,000 is beyond one, and no sum in the other
         logits = keras.ops.zeros((1, 2, 70_000), dtype)
         assert float(kt.Perplexity()(np.array([[5, 6]]), logits)) == pytest.approx(70_000, rel=1e-5)
+
+
+def test_training_in_float64(restored):
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    ids, losses = np.array([[3, 4, 0]]), []
+    for fused in (True, False):
+        keras.utils.set_random_seed(1)
+        model = kt.Transformer(9, 9, 1, 8, 2, 8, dropout=0.0)
+        how = dict(fused_loss=fused, rdrop=1.0, jit_compile=False)
+        model.compile("sgd", kt.SmoothedCrossEntropy(), **how)
+        losses += model.fit((ids, ids), ids, epochs=2, shuffle=False, verbose=0).history["loss"]
+    assert losses[:2] == pytest.approx(losses[2:]) and losses[1] < losses[0]

@@ -2,7 +2,9 @@
 
 import sys
 
-from tests.support.parity import FIXTURES, compare, load, rounded
+from benchmarks.parity import compare, rounded
+from tests.support.parity import load
+from tests.support.paths import FIXTURES
 
 SEARCHES = {
     "greedy": dict(beam_width=1, length_penalty=0),
