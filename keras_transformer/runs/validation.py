@@ -42,7 +42,7 @@ def ema_weights(model: "keras.Model") -> Iterator[None]:
     ...     model.save_weights("mean.weights.h5")
     """
     optimizer = optimizer_of(model)
-    if not (optimizer and optimizer.use_ema and optimizer.built and int(optimizer.iterations)):
+    if not (optimizer and optimizer.use_ema and optimizer.built and optimizer.iterations.numpy()):
         yield
         return
     weights = [variable.numpy() for variable in model.trainable_variables]
