@@ -35,9 +35,9 @@ def export(
     and the length penalty of its own configuration by default.
     """
     from keras_transformer.runs.opening import load
-    from keras_transformer.runs.run import Run
+    from keras_transformer.runs.run import CONFIG, Run
 
-    if Run(base).has_model:
+    if Run(base).has_model or Run(base).has(CONFIG):
         raise ValueError(f"{base} is a run: give the directory of the model's versions last.")
     run = Run(path[0])
     config = ExportConfig.for_search(run.read_search(), **options)

@@ -48,7 +48,8 @@ def read_pairs(
 
     Raises:
         ValueError: If a file is missing, empty or not UTF-8, the files differ in length, a row of
-            a table does not have two columns, or a table is given with a target.
+            a table does not have two columns, a table is given with a target, or the numbers in
+            the names of two files differ that patterns put together.
 
     Example:
 

@@ -145,9 +145,9 @@ def search(
     ...     step = model.make_step("xla")
     ...     return search(step, state, len(source), 64, beam_size=5, fixed_shapes=True)
     """
-    if "max_output_length" in options:
-        raise ValueError("max_output_length is the argument max_length of search: pass that.")
     config = resolve_search(config, options)
+    if config.max_output_length is not None:
+        raise ValueError("max_output_length is the argument max_length of search: pass that.")
     longest = tf.get_static_value(max_length)
     if longest is not None and (more := config.min_length - longest) > 0:
         # A model of several languages counts its forced token in both.

@@ -159,7 +159,7 @@ class AttendingLayer(CompositeLayer):
 
     def compute_mask(self, x: Tensor, previous: Tensor | None = None) -> Tensor | None:
         # Keras would pass on what was given as `mask`, which may be a mask of pairs.
-        is_of_pairs = previous is not None and len(previous.shape) == 3
+        is_of_pairs = len(getattr(previous, "shape", ())) == 3
         return getattr(x, "_keras_mask", None) if is_of_pairs else previous
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Nested:

@@ -143,8 +143,7 @@ class Opened:
         if saved.read(other.run) != saved.read(self.run):
             raise ValueError(
                 f"{path} has other vocabularies than {self.path}: the runs of an ensemble need the "
-                "same: train them on a corpus of prepare, or on the same training text with "
-                "--valid-source."
+                "same: train them on one prepared corpus, or on the same text with --valid-source."
             )
         if other._conventions != self._conventions:
             raise ValueError(

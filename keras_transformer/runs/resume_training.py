@@ -204,7 +204,8 @@ class ResumeTraining(keras.callbacks.Callback):
                         "The model must be built to restore a checkpoint, and cannot be built from "
                         "the shapes of the dataset: call it on a batch before fit."
                     ) from error
-            rate = optimizer_of(self.model).get_config().get("learning_rate")
+            optimizer = optimizer_of(self.model)
+            rate = optimizer.get_config().get("learning_rate") if optimizer else None
             self._rate = rate if isinstance(rate, float) else None  # else a schedule
             if latest is not None:
                 self._restore_checkpoint(*latest)

@@ -194,8 +194,8 @@ class Run(os.PathLike[str]):
                 before = (recorded.get(part) or {}).get("pairs", "an unknown number")
                 raise ValueError(
                     f"The {part} text must be that of {self} to resume it, received other text "
-                    f"or weights ({counted(received['pairs'], 'pair')}, before {before}): give the "
-                    "same, or fine-tune with --start-from."
+                    f"or corpus weights ({counted(received['pairs'], 'pair')}, before {before}): "
+                    "give the same, or fine-tune with --start-from."
                 )
 
     def write_examples(self, pairs: "Iterable[Pair]") -> None:

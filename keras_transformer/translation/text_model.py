@@ -240,12 +240,13 @@ class TextModel(tf.Module):
             `Hypothesis`, each `(B, N)`. A missing translation is empty, with `LEAST_LOG_PROB`.
         """
         num_forced = self.languages.num_forced
-        if num_forced and search.min_length:
-            search = dataclasses.replace(search, min_length=search.min_length + num_forced)
+        limit = self.length_limit(search) + num_forced
+        least = search.min_length and search.min_length + num_forced
+        search = dataclasses.replace(search, min_length=least, max_output_length=None)
 
         def search_rows(source, prefix=None, seeds=None, languages=None, **sampling):
             # The token of a language takes a step of its own.
-            longest, count = self.length_limit(search) + num_forced, tf.shape(source)[0]
+            longest, count = limit, tf.shape(source)[0]
             step = self.model.make_step("xla" if xla else "graph")
             state = self.model.initial_state(source, longest if xla else None)
             if num_forced:

@@ -123,7 +123,7 @@ def test_bad_values():
     with pytest.raises(ValueError, match="min_length is 1 above the maximum length: lower it"):
         search(step, {}, 1, 2, min_length=3)
     with pytest.raises(ValueError, match="is the argument max_length of search: pass that"):
-        search(step, {}, 1, 2, max_output_length=1)
+        search(step, {}, 1, 2, SearchConfig(max_output_length=1))
     for options in (dict(min_length=-1), dict(no_repeat_ngram_size=-1), dict(repetition_penalty=0)):
         with pytest.raises(ValueError, match=f"{[*options][0]} must be .*at least"):
             SearchConfig(**options)
