@@ -88,11 +88,11 @@ def test_mistakes_of_which_a_compiled_step_would_say_nothing_that_helps():
 
 def test_gradients_in_a_scope_of_rematerialization():
     """Keras computes those of positional arguments only."""
-    keras.utils.set_random_seed(1)
-    embedding, attention = kt.PositionalEmbedding(13, 8), kt.MultiHeadAttention(2, 4)
 
     def gradient(scope):
-        with scope, tf.GradientTape() as tape:
+        keras.utils.set_random_seed(1)
+        with scope, tf.GradientTape() as tape:  # layers remember the scope that they are made in
+            embedding, attention = kt.PositionalEmbedding(13, 8), kt.MultiHeadAttention(2, 4)
             x = embedding(SOURCE)
             loss = tf.reduce_sum(attention(x, x, use_causal_mask=True) ** 2)
         return tf.convert_to_tensor(tape.gradient(loss, embedding.embeddings.value)).numpy()
