@@ -6,7 +6,9 @@ Prints a line for each check. Without a GPU, the CPU is compared with itself.
 """
 
 import contextlib
+import os
 import sys
+import tempfile
 import time
 
 import keras
@@ -14,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
+from benchmarks.ours import start_server
+from benchmarks.vocabulary import synthetic_tokenizer
 
 GPUS = tf.config.list_physical_devices("GPU")
 DEVICE = "GPU:0" if GPUS else "CPU:0"
@@ -97,6 +101,26 @@ def check_decoding(precision, xla):
     return f"{same:.1%} of the tokens are the CPU's"
 
 
+def check_export():
+    """The texts of the CPU from an export, in a process that uses the GPU as a server does."""
+    tokenizer = synthetic_tokenizer(VOCABULARY)
+    texts = [text.decode() for text in tokenizer.detokenize(make_batch(16)[0][0]).numpy()]
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.device("CPU:0"):
+            model = make_model()
+            model.build()
+            for weight in model.weights:  # else it writes END at once
+                weight.assign(4 * weight)
+            translator = kt.Translator(model, tokenizer, tokenizer, max_output_length=24)
+            expected = translator.translate(texts)
+            path = kt.export(translator, folder)
+        with start_server(path) as server:
+            found = server.predict(texts)["text"]
+    if found != expected or len(set(found)) < 8:
+        raise RuntimeError("other texts than on the CPU")
+    return f"{len(set(found))} texts are the CPU's"
+
+
 def list_checks():
     """{name: function}"""
     checks = {f"logits, {name}": (check_logits, name) for name in SCHEMES}
@@ -107,6 +131,7 @@ def list_checks():
             if precision != "mixed_float16":
                 checks[f"greedy search, {title}"] = check_decoding, precision, xla
     checks["training, mirrored"] = check_training, "float32", False, "mirrored"
+    checks["export"] = (check_export,)
     return checks
 
 
@@ -114,6 +139,8 @@ def main(names):
     checks = list_checks()
     if unknown := sorted({*names} - checks.keys()):
         sys.exit(f"No check is called {unknown[0]!r}: choose from {'; '.join(checks)}.")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # else an export runs on the CPU
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # for the process of an export
     tf.config.experimental.enable_tensor_float_32_execution(False)
     for gpu in GPUS:
         with contextlib.suppress(RuntimeError):

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import tempfile
+import unittest.mock
 
 import keras
 import numpy as np
@@ -136,7 +138,7 @@ def exported_decoding(shape, rows, beam_size=1, computation="float32"):
     how = dict(beam_size=beam_size, max_output_length=shape.steps, computation=computation)
     config = ExportConfig(signatures=(signature,), **how)
     with tempfile.TemporaryDirectory() as folder:
-        server = ServerProcess(export(translator, folder, config=config))
+        server = start_server(export(translator, folder, config=config))
     ids = shape.ids(rows, shape.steps, 2)
     texts = [text.decode() for text in tokenizer.detokenize(ids[:, :-1]).numpy()]  # END is added
 
@@ -146,6 +148,17 @@ def exported_decoding(shape, rows, beam_size=1, computation="float32"):
         _check(np.array([line.split() for line in best]), rows, shape.steps)
 
     return translate
+
+
+def start_server(path):
+    """The process of an export; an error if there is a GPU here that it does not use."""
+    level = {"TF_CPP_MIN_LOG_LEVEL": "0"} if tf.config.list_physical_devices("GPU") else {}
+    with unittest.mock.patch.dict(os.environ, level):
+        server = ServerProcess(path)
+    log = os.pread(server._log.fileno(), 100_000, 0)
+    if level and b"Created device" not in log:
+        raise RuntimeError(f"An export runs on the CPU here:\n{log.decode(errors='replace')}")
+    return server
 
 
 def training_products(shape):

@@ -10,7 +10,7 @@ from tests.support import child_process
 from tests.support.paths import ROOT
 
 
-@pytest.mark.parametrize("name", ["logits, rotary", "greedy search, float32"])
+@pytest.mark.parametrize("name", ["logits, rotary", "greedy search, float32", "export"])
 def test_a_check(name, capsys):
     assert gpu_checks.main([name]) == 0
     assert f"{name} " in capsys.readouterr().out
