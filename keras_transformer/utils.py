@@ -141,7 +141,8 @@ def check_stdout() -> None:
 @contextlib.contextmanager
 def creating(output: Path) -> Iterator[str]:
     """Creates a directory atomically: yields a temporary one, which is renamed at the end."""
-    temporary = f"{os.fspath(output).rstrip('/')}.tmp"
+    folder, name = os.path.split(os.fspath(output).rstrip("/"))
+    temporary = os.path.join(folder, f"{TEMPORARY}{name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
         os.makedirs(temporary)

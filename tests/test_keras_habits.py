@@ -67,15 +67,6 @@ def test_public_classes_are_found_by_keras():
         assert keras.saving.get_registered_object(f"keras_transformer>{kind.__name__}") is kind
 
 
-@pytest.mark.filterwarnings("ignore:Skipping nested container")
-def test_keras_does_not_load_a_functional_model_of_a_layer_and_its_part(tmp_path):
-    """Once it does, the docstring of Transformer need not ask for a subclass for this."""
-    layer, x = kt.FeedForward(4, 8), keras.Input((4,))
-    keras.Model(x, [layer(x), layer.inner(x)]).save(tmp_path / "model.keras")
-    with pytest.raises(ValueError, match="could not be loaded"):
-        keras.saving.load_model(tmp_path / "model.keras")
-
-
 def test_mistakes_of_which_a_compiled_step_would_say_nothing_that_helps():
     model = kt.Transformer(13, 11, 1, 8, 2, 16, positions="learned", max_length=8)
     model.compile("sgd", kt.SmoothedCrossEntropy())

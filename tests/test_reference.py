@@ -4,8 +4,6 @@ import functools
 import inspect
 import re
 
-import pytest
-
 import keras_transformer as kt
 from docs import pages, public_objects, reference
 from tests.support.command_line import run
@@ -45,21 +43,6 @@ def test_names_become_links_and_lists_are_indented_for_markdown():
     text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
     wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n\n- four\n\n"
     assert pages.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
-
-
-def test_docstrings_are_rewritten_for_griffe():
-    pytest.importorskip("griffe", reason="is in the extra docs, which CI installs for make docs")
-    from docs.docstrings import rewrite
-
-    arguments = "One `Encoder`.\n\nArgs:\n    a, b: Of\n        each.\n    *e: Rest.\n"
-    called = "\nCall arguments:\n    x: Ids `(B, T)`.\n"
-    examples = "\nExample:\n\n>>> f(`Encoder`)\n\nAnd:\n\n>>> g()"
-    assert rewrite(arguments + called + examples) == (
-        "One [`Encoder`][keras_transformer.Encoder].\n\n"
-        "Args:\n    a: Of\n        each.\n    b: See `a`.\n    *e: Rest.\n\n"
-        "Keyword Args: Call arguments\n    x: Ids `(B, T)`.\n\n"
-        "Examples:\n    >>> f(`Encoder`)\n\n    And:\n\n    >>> g()"
-    )
 
 
 def code_of(column):

@@ -160,7 +160,7 @@ def test_what_cannot_be_trained_on_leaves_nothing(trained_config, tmp_path, monk
     monkeypatch.setattr(training_data, "MAX_IN_MEMORY", 1000)
     with pytest.raises(ValueError, match="is too large to be read .* by --corpus"):
         train(trained_config, tmp_path / "run")
-    (tmp_path / "run.tmp").mkdir()  # of one that was killed while it made the directory
+    (tmp_path / "tmp.run").mkdir()  # of one that was killed while it made the directory
 
     def fail(*_):
         raise OSError("No space left")

@@ -30,6 +30,7 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import PrepareConfig
+from keras_transformer.presets.languages import Languages
 from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies
 from keras_transformer.utils import (
@@ -171,9 +172,9 @@ def prepare_corpus(
     config: PrepareConfig,
     output: Path,
     processes: int | None = None,
-    beginnings: Sequence[Sequence[str]] = ((), ()),
+    languages: Languages = Languages(),  # noqa: B008, it is frozen
 ) -> None:
-    """Writes a prepared corpus; see `keras_transformer.prepare` and `Languages.beginnings`."""
+    """Writes a prepared corpus, with the tokens of languages; see `keras_transformer.prepare`."""
     parallel = ParallelText(config.train_source, config.train_target)
     text = TrainingText(parallel, config.valid_fraction, config.seed)
     valid = text.valid
@@ -187,7 +188,7 @@ def prepare_corpus(
         writer = CorpusWriter(folder, options, {"train": train, "valid": fingerprint(valid)})
         models = _make_vocabularies(config, text)
         writer.add_texts(models, valid)
-        targets = _write_shards(writer, models, text, config, processes, beginnings)
+        targets = _write_shards(writer, models, text, config, processes, languages)
         writer.manifest["lost"] = lost = saved.describe_lost(models[1], targets)
         writer.finish(is_sampled=config.subword_sampling > 0)
     if lost:
@@ -211,7 +212,7 @@ def _make_vocabularies(config, text):
     return learn_vocabularies(read, config, config.joint_vocabulary)
 
 
-def _write_shards(writer, models, text, config, processes, beginnings):
+def _write_shards(writer, models, text, config, processes, languages):
     """Tokenizes and writes the pairs; returns up to 10,000 targets, evenly spaced."""
     targets: list[str] = []
 
@@ -222,10 +223,11 @@ def _write_shards(writer, models, text, config, processes, beginnings):
     blocks = map(collect_targets, text.blocks())
     repeated = (block for block in blocks for _ in range(config.samples))
     encoders = [saved.make_encoder(model, config.subword_sampling) for model in models]
-    firsts = list(map(saved.find_tokens, models, beginnings))
+    firsts = list(map(saved.find_tokens, models, languages.beginnings()))
     dtype = np.min_scalar_type(max(size for _, size in encoders) - 1)
 
     def encode(block):
+        languages.read_tags(block[0], bool(languages.target))
         sides = zip(block, encoders, firsts, strict=True)
         found = [_begin(first, *encode(lines)) for lines, (encode, _), first in sides]
         return [(ids.astype(dtype), lengths) for ids, lengths in found]
@@ -244,9 +246,10 @@ def _write_shards(writer, models, text, config, processes, beginnings):
 
 
 def _begin(first, ids, lengths):
-    """Puts the ids `first` before those of each line."""
-    starts = np.repeat(np.cumsum(lengths) - lengths, len(first))
-    return np.insert(ids, starts, np.tile(first, len(lengths))), lengths + len(first)
+    """Puts the ids `first` before those of each line that has any."""
+    counts = np.where(lengths > 0, len(first), 0)
+    starts = np.repeat(np.cumsum(lengths) - lengths, counts)
+    return np.insert(ids, starts, np.tile(first, np.count_nonzero(counts))), lengths + counts
 
 
 def _map_in_threads(function, items, threads):

@@ -211,8 +211,8 @@ def _decode_tokens(step, state, batch_size, max_length, choose, prefix, fixed_sh
         chosen_logits = tf.gather(logits, chosen, batch_dims=1)
         if processors:
             best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-            excluded = tf.equal(tf.gather(scores, chosen, batch_dims=1), NEVER)
-            chosen_logits = tf.where(excluded, NEVER, chosen_logits)
+            score = tf.gather(scores, chosen, batch_dims=1)
+            chosen_logits = tf.where(score > NEVER, chosen_logits, score)  # it may be NaN
         if prefix:
             required = tf.gather(prefix.required(position, logits.shape[-1]), rows)
             is_free = tf.equal(required, PAD)

@@ -128,6 +128,24 @@ class Languages:
         source, target = ([self.tokens[code]] for (code,) in self.columns(1).values())
         return source, target
 
+    def read_tags(self, texts: Sequence[bytes], is_chosen: bool) -> bool:
+        """Whether all texts begin with tokens that choose their languages.
+
+        Raises:
+            ValueError: If one does although the language is chosen, whose token comes before it.
+        """
+        if self.num_forced:  # codes in texts are text
+            return False
+        tags = tuple(token.encode() for token in self.tokens.values())
+        tagged = [text for text in texts if text.lstrip().startswith(tags)]
+        if is_chosen and tagged:
+            raise ValueError(
+                f"A source begins with the token of a language, {tagged[0].decode()!r:.40}: remove "
+                "it, and give target_language."
+            )
+        is_complete = len(tagged) == sum(bool(text.strip()) for text in texts)
+        return not is_chosen and (is_complete or not tags)
+
     def describe(self) -> dict[str, Any]:
         """Makes a part of an export's card: all codes, the inputs, and which are fixed."""
         fixed = {f"{side}_language": getattr(self, side) for side in self.sides}

@@ -26,7 +26,7 @@ from keras_transformer.data.text_files import (
     sample_rows,
 )
 from keras_transformer.presets import ModelConfig, PrepareConfig, TrainConfig
-from keras_transformer.presets.languages import Languages
+from keras_transformer.presets.languages import SIDES, Languages
 from keras_transformer.runs.opening import inspect_run
 from keras_transformer.runs.run import (
     CONFIG,
@@ -93,7 +93,7 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
     languages = config.find_languages()
     languages.beginnings()  # raises if one is missing
     if config.corpus:
-        _check_corpora(config, bool(languages.num_forced))
+        _check_corpora(config, languages)
     if not resume:
         _check_vocabulary_files(config, config.start_from or next(iter(config.corpus), None))
     if not has_checkpoint:
@@ -206,7 +206,7 @@ def vocabulary_options(path: Path) -> dict[str, Any]:
     return {name: options.get(name) for name in VOCABULARY_FIELDS}  # older versions had fewer
 
 
-def _check_corpora(config, have_languages):
+def _check_corpora(config, languages):
     """Raises if prepared corpora do not fit the training or each other, by their manifests."""
     first, *others = [path for path, _ in parse_corpora(config.corpus)]
     manifest = read_manifest(first)
@@ -216,10 +216,14 @@ def _check_corpora(config, have_languages):
             raise ValueError(f"{name} must be {old!r} for the corpus {first}, received {new!r}.")
     vocabularies = _vocabulary_checksums(manifest)
     for path in (first, *others):
-        if have_languages and not read_manifest(path)["options"].get("target_language"):
+        prepared_for = read_manifest(path)["options"].get("target_language")
+        if languages.target and not prepared_for:
+            options = " and ".join(f"--{side}-language" for side in languages.sides)
+            raise ValueError(f"{path} was prepared without languages: prepare it with {options}.")
+        if prepared_for and not languages.tokens:
             raise ValueError(
-                f"{path} was prepared without languages: prepare it with --source-language and "
-                "--target-language."
+                f"{path} was prepared with languages, which the run does not have: give "
+                "--start-from the imported model."
             )
         if _vocabulary_checksums(read_manifest(path)) != vocabularies:
             raise ValueError(
@@ -358,9 +362,12 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     if config.valid_source is not None:
         ParallelText(config.valid_source, config.valid_target, "--valid-target")
     origin = config.vocabularies and Run(config.vocabularies)
-    imported = origin.read_config().imported if origin and origin.has(CONFIG) else None
-    languages = Languages.of_import(imported).choose(config.source_language, config.target_language)
-    prepare_corpus(config, output, processes, languages.beginnings())
+    known = origin.read_config().find_languages() if origin and origin.has(CONFIG) else Languages()
+    languages = known.choose(config.source_language, config.target_language)
+    chosen = {f"{side}_language": getattr(languages, side) for side in SIDES}
+    config = dataclasses.replace(config, **chosen)  # written to the manifest
+    languages.beginnings()  # raises if one is missing
+    prepare_corpus(config, output, processes, languages)
 
 
 def _find_vocabulary_options(config):

@@ -2,7 +2,7 @@
 
 A server polls `base` and loads every directory whose name is an integer as soon as it sees one,
 complete or not. So a version is written beside its place under a name that servers ignore, such as
-`3.tmp`, tried out there, flushed to disk, and moved into place by one rename.
+`tmp.3`, tried out there, flushed to disk, and moved into place by one rename.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ from keras_transformer.serving.trial import (
 )
 from keras_transformer.serving.versions import (
     DEFAULT,
+    GRAPH,
     MAX_VERSION,
     PLACEHOLDERS,
     SIGNATURES,
@@ -88,9 +89,12 @@ def export(
     Example:
         >>> path = export(translator, "export/models/dates")  # ends with export/models/dates/1
     """
+    if config is not None:
+        _check_config(translator, config)
     config = config or ExportConfig.for_search(getattr(translator, "default_search", GREEDY))
-    base = os.path.abspath(base)
-    pairs = list(zip(*read_sides(pairs), strict=True))
+    base = _check_base(os.fspath(base))
+    sides = ([text.decode(errors="replace") for text in as_bytes(x)] for x in read_sides(pairs))
+    pairs = list(zip(*sides, strict=True))
     module, functions = functions_of(translator, config)
     with _creating_version(base, version) as (temporary, target), exact_float32():
         _save(module, functions, temporary)
@@ -160,13 +164,29 @@ def load_saved_model(
 
     def translate(texts, source_language=None, target_language=None):
         rows = {"text": as_bytes(texts)}
-        rows |= known.columns(len(texts), source_language, target_language)
+        rows |= known.columns(len(rows["text"]), source_language, target_language)
         inputs = {name: tf.constant(column, tf.string) for name, column in rows.items()}
         # A signature does not keep its model alive, so this closure does.
         outputs = loaded.signatures[DEFAULT](**inputs)
         return to_lists(outputs["text"].numpy()), outputs["log_prob"].numpy().tolist()
 
     return translate
+
+
+def _check_config(translator, config):
+    if not isinstance(config, ExportConfig):
+        raise ValueError(f"config must be an ExportConfig, received {type(config).__name__}.")
+    if not isinstance(translator, Translator):
+        raise ValueError("config is for a Translator only: leave it out for another tf.Module.")
+
+
+def _check_base(base):
+    """Returns the absolute path of the directory of all versions."""
+    if "://" in base:
+        raise ValueError(f"{base} is a URL: export to a directory, and upload the version.")
+    if os.path.exists(os.path.join(base, GRAPH)):
+        raise ValueError(f"{base} is a version: give the directory above it.")
+    return os.path.abspath(base)
 
 
 def _save(module, functions, directory):
@@ -216,7 +236,8 @@ def _free_version(base, version):
     taken = versions(base)
     if version is None:
         version = max(taken, default=0) + 1
-    if not isinstance(version, numbers.Integral) or not 1 <= version <= MAX_VERSION:
+    is_integer = isinstance(version, numbers.Integral) and version is not True
+    if not is_integer or not 1 <= version <= MAX_VERSION:
         raise ValueError(
             f"version is {version!r}; expected an integer from 1 to {MAX_VERSION}, or None."
         )

@@ -16,7 +16,7 @@ from keras_transformer.special_ids import END, PAD, START, UNK
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.sentences import LEAST_LOG_PROB
 from keras_transformer.translation.text_model import attention_to_source, make_valid
-from keras_transformer.translation.translator import Translator
+from keras_transformer.translation.translator import Translator, copied
 
 COMPUTATIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16"}  # Keras' dtype policies
 MIN_TEMPERATURE = 0.01  # below, the most probable token wins in any case
@@ -90,15 +90,12 @@ class ServedTranslator(tf.Module):
         check_weights(translator.model, "The model")
         check_beam_size(config.beam_size, translator.model.target_vocabulary_size)
         translator = translator.in_precision(COMPUTATIONS[config.computation])
-        tokenizers = translator.source_tokenizer, translator.target_tokenizer
-        self.tokenizers = list(tokenizers)
+        self.tokenizers = [translator.source_tokenizer, translator.target_tokenizer]
         self.weights = StoredWeights(translator.model, config.precision)
-        languages = translator.languages
         if config.max_output_length is not None:
-            limits = config.max_output_length, translator.source_end
-            translator = Translator(translator.model, *tokenizers, *limits)
-            translator.languages = languages
-        self._languages = languages.fix(config.source_language, config.target_language)
+            translator = copied(translator, translator.model, config.max_output_length)
+        languages = config.source_language, config.target_language
+        self._languages = translator.languages.fix(*languages)
         self._config = config
         # Not as attributes of a tf.Module, which would be saved as well.
         self.__dict__["_translator"] = translator

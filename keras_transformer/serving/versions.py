@@ -293,13 +293,16 @@ def _describe_model(translator, config):
     if losses := getattr(target, "detokenizing_loses", None):
         vocabulary["target"]["detokenizing_loses"] = losses
     languages = translator.languages.fix(config.source_language, config.target_language)
+    controls = {name: getattr(config, name) for name in CONTROLS}
+    if config.max_output_length is None and translator.max_output_length < model.max_length:
+        controls["max_output_length"] = translator.max_output_length
     return {
         "architecture": architectures[0],
         **({"ensemble": architectures} if architectures[1:] else {}),
         "parameters": model.count_params(),
         "precision": {"computation": config.computation, "weights": config.precision},
         **({"languages": languages.describe()} if languages.sides else {}),
-        **{name: getattr(config, name) for name in CONTROLS},
+        **controls,
         "vocabulary": vocabulary,
         **translator.card,
     }

@@ -84,19 +84,25 @@ class TextModel(tf.Module):
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.source_end = source_end
-        if max_output_length is not None and max_output_length < 1:
-            raise ValueError(f"max_output_length must be at least 1, received {max_output_length}.")
+        SearchConfig(max_output_length=max_output_length)  # raises if it is out of range
         self.max_output_length = min(max_output_length or combined.max_length, combined.max_length)
         self.variables_to_save = [weight.value for weight in combined.weights]
         # Not as attributes of a tf.Module, which would save the model a second time.
         self.__dict__.update(model=combined, card=card or {})
         self._graphs = functools.cache(_compile)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self.__dict__.pop("language_ids", None)
+        if graphs := self.__dict__.get("_graphs"):
+            graphs.cache_clear()  # they hold the old value
+
     @property
     def serve(self) -> Any:
         """`tf.function` from text `(B,)` to what an export's `serving_default` returns."""
         languages = tuple(self.language_rows([""])[0].tolist())
-        return self._graphs(self._serve, (TEXT,), search=self.default_search, languages=languages)
+        how = {"search": self.default_search, "languages": languages}
+        return self._graphs(self._serve, (TEXT,), len(self.model.weights), **how)
 
     @property
     def default_layer(self) -> int:
@@ -108,7 +114,8 @@ class TextModel(tf.Module):
     ) -> Callable[..., Any]:
         """The function as a graph, traced once; for `run_eagerly`, the function itself."""
         if not self.run_eagerly:
-            return self._graphs(function, inputs, **options)
+            # Layers that get LoRA, or are quantized, have other weights.
+            return self._graphs(function, inputs, len(self.model.weights), **options)
         return lambda *values: function(
             *map(tf.convert_to_tensor, values, [spec.dtype for spec in inputs]), **options
         )
@@ -147,11 +154,8 @@ class TextModel(tf.Module):
             ValueError: If a language is missing or unknown, or the model has none.
         """
         languages, rows = self.languages, as_bytes(texts)
-        if not (languages.num_forced or source_language or target_language or languages.target):
-            tags = tuple(token.encode() for token in languages.tokens.values())
-            starts = (row.lstrip() for row in rows)
-            if not tags or all(start.startswith(tags) for start in starts if start):
-                return np.full([len(rows), 2], PAD, np.int32)  # the texts choose it themselves
+        if languages.read_tags(rows, bool(source_language or target_language or languages.target)):
+            return np.full([len(rows), 2], PAD, np.int32)
         columns = languages.columns(len(rows), source_language, target_language).values()
         ids = [[self.language_ids[code] for code in codes] for codes in columns]
         return np.array([ids[0], ids[-1]], np.int32).T
@@ -267,7 +271,9 @@ class TextModel(tf.Module):
 
         if not num_forced:
             rows.pop("languages", None)  # they are in the source
-        search_all = search_by_xla if xla else search_in_slices
+        search_all = search_in_slices
+        if xla:
+            search_all = functools.partial(search_by_xla, limit=self.model.max_length)
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
         tokens = tokens[..., num_forced:]
         score, texts = log_prob, self._to_texts(tokens)
@@ -350,10 +356,14 @@ def begin_with_languages(tokenizers: Sequence[Any], languages: Languages) -> tup
     """Returns functions from texts to ids, with the tokens of the languages, for a training."""
 
     def begin(tokenizer, tokens):
-        ids = find_tokens(tokenizer.model, tokens)
+        (token,) = find_tokens(tokenizer.model, tokens)
 
         def tokenize(texts, end=False):
-            return tf.concat([tf.tile([ids], [len(texts), 1]), tokenizer(texts, end)], axis=1)
+            languages.read_tags(as_bytes(texts), is_chosen=True)
+            ids = tokenizer(texts, end)
+            counts = tf.cast(ids.row_lengths() > int(end), tf.int64)  # an empty side stays empty
+            first = tf.fill([tf.reduce_sum(counts)], token)
+            return tf.concat([tf.RaggedTensor.from_row_lengths(first, counts), ids], axis=1)
 
         return tokenize
 
@@ -375,7 +385,7 @@ def make_valid(text: Tensor) -> Tensor:
     return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
 
 
-def _compile(function, inputs, **options):
+def _compile(function, inputs, _, **options):
     # Nothing here needs autograph, which takes a third of the time of tracing.
     function = functools.partial(function, **options)
     function = tf.function(function, input_signature=inputs, autograph=False)
@@ -384,11 +394,11 @@ def _compile(function, inputs, **options):
 
 
 def search_by_xla(
-    search_rows: Callable[..., SearchOutputs], inputs: Mapping[str, Tensor]
+    search_rows: Callable[..., SearchOutputs], inputs: Mapping[str, Tensor], limit: int
 ) -> SearchOutputs:
     """Searches a batch by a function that XLA compiles for a few shapes: powers of two.
 
-    See `search_in_slices`.
+    See `search_in_slices`. There are positions for at most `limit` columns.
     """
     rows = tf.shape(inputs["source"])[0]
     # Copies of the first row fill the batch: they end when it does. Without rows, it is END.
@@ -402,8 +412,8 @@ def search_by_xla(
         )
         if len(tensor.shape) == 2:
             length = tf.shape(tensor)[1]
-            more = _round_up(length, MIN_COLUMNS) - length
-            tensor = tf.pad(tensor, [[0, 0], [0, more]], constant_values=PAD)
+            more = tf.minimum(_round_up(length, MIN_COLUMNS), limit) - length
+            tensor = tf.pad(tensor, [[0, 0], [0, tf.maximum(more, 0)]], constant_values=PAD)
         padded[name] = tf.gather(tensor, numbers)
     search_rows = tf.function(search_rows, autograph=False, jit_compile=True)
     tokens, lengths, log_prob = (tensor[:rows] for tensor in search_rows(**padded))

@@ -75,8 +75,8 @@ class Translator(TextModel):
         # Keras pickles the model as a `.keras` file; graphs are traced again.
         tokenizers = self.source_tokenizer, self.target_tokenizer
         arguments = self.model, *tokenizers, self.max_output_length, self.source_end, self.card
-        state = {"default_search": self.default_search, "languages": self.languages}
-        return type(self), arguments, state
+        names = "default_search", "languages", "jit_compile"
+        return type(self), arguments, {name: getattr(self, name) for name in names}
 
     def __call__(
         self,
@@ -125,13 +125,7 @@ class Translator(TextModel):
             `Translator` with equal weights; itself if it has this policy already.
         """
         model = in_precision(self.model, policy)
-        if model is self.model:
-            return self
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        limits = self.max_output_length, self.source_end
-        translator = Translator(model, *tokenizers, *limits, self.card)
-        translator.default_search, translator.languages = self.default_search, self.languages
-        return translator
+        return self if model is self.model else copied(self, model, self.max_output_length)
 
     def translate(
         self,
@@ -416,3 +410,11 @@ def to_indices(name: str, numbers: Iterable[int], count: int) -> tuple[int, ...]
         if number not in range(1, count + 1):
             raise ValueError(f"Unknown {name} {number}: choose from 1 to {count}.")
     return tuple(number - 1 for number in numbers)
+
+
+def copied(translator: Translator, model: Any, max_output_length: int) -> Translator:
+    """A translator of the same class and attributes, with another model and limit."""
+    create, (_, source, target, _, *others), state = translator.__reduce__()
+    copy = create(model, source, target, max_output_length, *others)
+    vars(copy).update(state)
+    return copy

@@ -113,6 +113,8 @@ def test_a_function_of_a_user():
         prefix = np.array([[A, A, END]])
         found = search(step, {}, 1, 3, prefix=prefix, logits_processors=(nothing,), **how)
         assert hypotheses(*found)[0][0][1] == [A, A, END], "a prefix is not chosen"
+    step, undefined = Markov({START: dict.fromkeys(range(6), 1 / 6)}), lambda x, *_: x * math.nan
+    assert np.isnan(greedy_search(step, {}, 1, 1, logits_processors=[undefined])[2]).all()
 
 
 def test_bad_values():

@@ -48,7 +48,7 @@ def test_versions_count_up_and_are_left_alone(stand_in, untried, tmp_path):
     before = {path: path.stat() for path in (base / "1").rglob("*")}
     (base / "00007").mkdir()
     (base / "8").touch()
-    pairs = iter([Pair("ab", "ba", "a group"), ("b", "b")])
+    pairs = iter([Pair("ab", "ba", "a group"), (b"b", "b\ud800")])
     assert export(stand_in, str(base), pairs=pairs) == str(base / "9")
     assert export(stand_in, base, 3) == str(base / "3")
     assert entries(base) == ["00007", "1", "3", "8", "9"]
@@ -58,15 +58,16 @@ def test_versions_count_up_and_are_left_alone(stand_in, untried, tmp_path):
 
 
 def test_what_a_killed_export_left_is_removed_but_no_export_under_way(stand_in, untried, tmp_path):
-    (tmp_path / "1.tmp").mkdir()
-    (tmp_path / "1.tmp" / "saved_model.pb").write_bytes(b"half")
+    (tmp_path / "tmp.1").mkdir()
+    (tmp_path / "tmp.1" / "saved_model.pb").write_bytes(b"half")
+    (tmp_path / "1.tmp").mkdir()  # of the user
     other = open_locked(tmp_path)
     with pytest.raises(ValueError, match="Another export into .* is under way"):
         export(stand_in, tmp_path)
-    assert entries(tmp_path / "1.tmp") == ["saved_model.pb"]
+    assert entries(tmp_path / "tmp.1") == ["saved_model.pb"]
     os.close(other)
     assert export(stand_in, tmp_path) == str(tmp_path / "1")
-    assert entries(tmp_path) == ["1"]
+    assert entries(tmp_path) == ["1", "1.tmp"]
 
 
 @pytest.mark.parametrize("limit", [1000, 30_000])
@@ -81,17 +82,24 @@ def test_versions_that_are_refused(stand_in, tmp_path):
     (tmp_path / "00003").mkdir()
     (tmp_path / "full" / str(HIGHEST)).mkdir(parents=True)
     (tmp_path / "file").write_text("content")
+    (tmp_path / "version").mkdir()
+    (tmp_path / "version" / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match="^gs://bucket/models is a URL: export to a directory"):
+        export(stand_in, "gs://bucket/models")
     for base, options, message in (
-        *((".", dict(version=x), f"is {x!r}; expected an integer") for x in (0, "3", HIGHEST + 1)),
+        *((".", dict(version=x), f"is {x!r}; expected an integer") for x in (0, True, "3", 2**63)),
         (".", dict(version=3), "Version 3 is already in .* to get 4"),
         (".", dict(pairs=["ab", "cd"]), "must be pairs .* received element 0: 'ab'"),
+        (".", dict(config=kt.ExportConfig(precision="int8")), "is for a Translator only: leave"),
+        (".", dict(config=kt.SearchConfig()), "must be an ExportConfig, received SearchConfig"),
+        ("version", {}, "version is a version: give the directory above it"),
         ("full", {}, "expected an integer from 1"),
         ("file", {}, "is not a directory"),
         ("file/below", {}, "is not a directory"),
     ):
         with pytest.raises(ValueError, match=message):
             export(stand_in, tmp_path / base, **options)
-    assert entries(tmp_path) == ["00003", "file", "full"]
+    assert entries(tmp_path) == ["00003", "file", "full", "version"]
     assert entries(tmp_path / "full") == [str(HIGHEST)]
 
 
@@ -107,7 +115,7 @@ def test_no_version_is_to_be_seen_before_it_is_tried_and_flushed(stand_in, tmp_p
         fsync(descriptor)
 
     def checking_replace(source, target):
-        assert tried == [entries(tmp_path)] == [["1.tmp"]]
+        assert tried == [entries(tmp_path)] == [["tmp.1"]]
         tree = {str(source), *map(str, pathlib.Path(source).rglob("*"))}
         assert os.path.join(source, "variables", "variables.index") in tree <= set(flushed)
         replace(source, target)
@@ -181,7 +189,7 @@ def test_killed_exports_leave_no_broken_version(tmp_path):
                 seconds = time.monotonic() - started
             time.sleep(generator.uniform(0.1, 0.9) * seconds)
         versions = [name for name in entries(base) if re.fullmatch("[0-9]+", name)]
-        left = [name for name in entries(base) if name.endswith(".tmp")]
+        left = [name for name in entries(base) if name.startswith("tmp.")]
         assert sorted(versions + left) == entries(base)
         assert len(left) <= 1, "the next export removes what is left"
         cut_off += len(left)

@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.serving.served_translator import StoredWeights, functions_of
 from keras_transformer.serving.server_process import ServerProcess
 from keras_transformer.serving.versions import make_inputs, read_card
-from tests.support.toy_translator import SOURCES, random_translator
+from tests.support.toy_translator import SOURCES, random_translator, serve_eagerly
 
 
 def test_what_is_too_long_is_cut(server):
@@ -114,6 +114,21 @@ def test_what_no_export_can_be_made_of(translator):
             functions_of(module, kt.ExportConfig(**options))
 
 
+class Lowercasing(kt.Translator):
+    def read_source(self, text, languages=None):
+        return super().read_source(tf.strings.lower(text), languages)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_output_length": 9}, {"computation": "bfloat16"}])
+def test_a_subclass_stays_one(translator, options):
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    lowercasing = Lowercasing(translator.model, *tokenizers)
+    config, score = kt.ExportConfig(signatures=("score",), **options), {"target": ["AB"]}
+    found = serve_eagerly(lowercasing, config, "score", source=["ABC"], **score)
+    assert found == serve_eagerly(translator, config, "score", source=["abc"], **score)
+    assert found != serve_eagerly(translator, config, "score", source=["ABC"], **score)
+
+
 @pytest.fixture(scope="module")
 def model():
     return random_translator(seed=5, share_embeddings="target", positions="learned").model
@@ -172,10 +187,12 @@ PRECISIONS = [("int8", INT8, "float32", 0.45), ("bfloat16", BFLOAT16, "bfloat16"
 @pytest.mark.parametrize("precision, options, computation, share", PRECISIONS)
 def test_weights_are_rounded(precision, options, computation, share, tmp_path, untried):
     translator = random_translator(seed=5, **options)
+    translator.max_output_length = 11  # its own, which the export has, too
     config = kt.ExportConfig(signatures=(), precision=precision, computation=computation)
     path = kt.export(translator, tmp_path, config=config)
     card = read_card(path)
     assert card["precision"] == {"computation": computation, "weights": precision}
+    assert (card["max_output_length"], card["architecture"]["max_length"]) == (11, 12)
     size = sum(file.stat().st_size for file in pathlib.Path(path, "variables").iterdir())
     assert size < share * 4 * card["parameters"]
     is_half = computation == "bfloat16"

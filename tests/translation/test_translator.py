@@ -10,6 +10,7 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
+import keras_transformer as kt
 from keras_transformer.decoding import search
 from keras_transformer.presets import GREEDY, SearchConfig
 from keras_transformer.special_ids import END
@@ -126,7 +127,9 @@ def test_samples_differ_and_several_are_those_of_the_seeds_that_follow(untrained
     "prefix, options", [("AB", {}), (None, {"beam_size": 3}), ("AB", {"sample": True})], ids=str
 )
 def test_xla_finds_what_tensorflows_executor_finds(prefix, options):
-    translator, texts = toy.random_translator(num_layers=2), [*toy.SOURCES, "a" * 30]
+    # Shapes are powers of two, but there are positions for so many columns only.
+    how = dict(num_layers=2, positions="learned", max_length=20)
+    translator, texts = toy.random_translator(**how), [*toy.SOURCES, "a" * 30]
     prefixes = prefix and [prefix] * len(texts)
     found = []
     for translator.jit_compile in (False, True):
@@ -158,6 +161,21 @@ def test_maximum_output_length(untrained):
     asked, longer = (dataclasses.replace(BEAM, max_output_length=n) for n in (3, 4))
     assert whole.translate(toy.SOURCES, search=asked) == short
     assert bounded.translate(toy.SOURCES, search=longer) == short
+
+
+def test_changes_after_the_first_translation():
+    translator = toy.random_translator(seed=5)
+    model, tokenizers = translator.model, [translator.source_tokenizer] * 2
+    found = [translator.translate(toy.SOURCES)]
+    dense = model.decoder.layers[0].feed_forward.inner
+    dense.enable_lora(2)
+    dense.lora_kernel_b.assign(np.random.default_rng(1).normal(size=dense.lora_kernel_b.shape))
+    found.append(translator.translate(toy.SOURCES))
+    assert found[1] == kt.Translator(model, *tokenizers).translate(toy.SOURCES)
+    translator.max_output_length = 2
+    found.append(translator.translate(toy.SOURCES))
+    assert found[2] == kt.Translator(model, *tokenizers, 2).translate(toy.SOURCES)
+    assert found[0] != found[1] != found[2]
 
 
 def test_empty_lines(translator):
@@ -240,10 +258,10 @@ def test_prefixes_of_a_call_and_samples_in_a_graph(untrained):
 def test_a_copied_translator_is_the_same(untrained):
     card = {"data": {"pairs": 3}}
     translator = toy.without_graphs(untrained, max_output_length=5, card=card)
-    translator.default_search = BEAM
+    translator.default_search, translator.jit_compile = BEAM, False
     expected = translator.translate(toy.SOURCES)
     for twin in (copy.deepcopy(translator), pickle.loads(pickle.dumps(translator))):
         twin.run_eagerly = True
         assert twin.source_tokenizer is twin.target_tokenizer
-        assert twin.max_output_length == 5 and twin.card == card
+        assert twin.max_output_length == 5 and twin.card == card and twin.jit_compile is False
         assert twin.translate(toy.SOURCES) == expected

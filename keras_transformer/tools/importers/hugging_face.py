@@ -95,7 +95,10 @@ def read_folder(
     check_options(path, options, {"decoder_attention_heads": (heads,)})
     if os.path.exists(place := os.path.join(folder, GENERATION)):
         generation = read_json(place)
+        check_options(place, generation, allowed)
     source, target = read_vocabularies(folder, options, generation)
+    bad = frozenset(word[0] for word in _list_suppressed(generation) if len(word) == 1)
+    target = dataclasses.replace(target, suppressed=bad)
     weights, shards, tensors = _read_weights(folder)
     return SourceModel(
         weights=weights,
@@ -218,8 +221,7 @@ def _read_vocabularies(folder, options, generation):
         padding = count_padding(options.get("decoder_vocab_size") or size, pieces)
     config = os.path.join(folder, CONFIG)
     pad, start, end = (_read_id(config, options | generation, x, len(pieces)) for x in IDS)
-    bad = frozenset(word[0] for word in _list_suppressed(generation) if len(word) == 1)
-    target = Vocabulary(pieces, pad, unk, start, end, bad, models[1], added, padding)
+    target = Vocabulary(pieces, pad, unk, start, end, frozenset(), models[1], added, padding)
     if not is_joint:
         return source, target
     if (source.pad, source.end) != (pad, end):

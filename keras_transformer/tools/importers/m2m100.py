@@ -108,6 +108,12 @@ def _read_vocabularies(kind, tokenizer, folder, options, _):
             "models are not supported."
         )
     added = read_added(folder, pieces) or _list_languages(kind, tokenizer, folder)
+    for token in added:
+        if token != MASK and not TOKENS[kind].fullmatch(token):
+            raise ValueError(
+                f"{folder} has the added token {token!r:.40}, which is not that of a language: "
+                "such models are not supported."
+            )
     pieces, size = [*pieces, *added], options.get("vocab_size")
     padding = tokenizer.get("num_madeup_words", count_padding(size, pieces))
     if size != len(pieces) + padding:

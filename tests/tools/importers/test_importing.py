@@ -1,5 +1,6 @@
 """`import` takes folders, zips and names on the Hub; imported runs are runs like any other."""
 
+import dataclasses
 import functools
 import hashlib
 import http.server
@@ -14,6 +15,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.runs.run import Run
+from keras_transformer.runs.training_data import check_training
 from keras_transformer.tools.importers.importing import read_source
 from keras_transformer.translation.text_model import TextModel
 from tests.support.command_line import refused, succeeds
@@ -63,6 +65,8 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     assert expected != translator.translate(TAGGED, search=kt.SearchConfig(max_output_length=31))
     message = "2 languages: give the target_language, such as deu, fra"
     refused(["translate", imported / "run"], message, stdin=LINES[0].encode())
+    with pytest.raises(ValueError, match="begins with the token of a language, '>>fra<<"):
+        translator.translate(TAGGED, target_language="deu")
     with pytest.raises(ValueError, match="chooses the target's language only"):
         translator.translate(LINES, source_language="fra")
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
@@ -110,6 +114,30 @@ def test_what_imported_runs_do_not_have(imported, tmp_path):
     for words in (["translate"], start):
         remedy = f"make a run of it by keras-transformer import {MARIAN / 'tied'} RUN"
         refused([*words, MARIAN / "tied"], remedy)
+
+
+def test_a_corpus_for_a_default_language(imported, tmp_path):
+    run = kt.import_model(MARIAN / "tied", tmp_path / "run", target_language="fra")
+    text, corpus = tmp_path / "text.tsv", str(tmp_path / "corpus")
+    options = dict(corpus=(corpus,), start_from=str(run), target_language="fra")
+    config = dataclasses.replace(run.read_config(), **options)
+
+    def prepare(vocabularies):
+        shutil.rmtree(corpus, ignore_errors=True)
+        names = str(text), None, str(text), None
+        kt.prepare(kt.PrepareConfig(*names, vocabularies=str(vocabularies)), corpus)
+
+    text.write_text("A man.\tUn homme.\n")
+    prepare(imported / "run")
+    with pytest.raises(ValueError, match="without languages: prepare it with --target-language"):
+        check_training(config, tmp_path / "new")
+    prepare(run)
+    check_training(config, tmp_path / "new")
+    ids = kt.PreparedCorpus(corpus).pairs.source.gather(np.arange(1))[0]
+    assert ids[0] == kt.load(run).language_rows(["A man."])[0, 0]
+    text.write_text(">>deu<< A man.\tEin Mann.\n")
+    with pytest.raises(ValueError, match="begins with the token of a language, '>>deu<< A man"):
+        prepare(run)
 
 
 def files_of(folder, inside=""):

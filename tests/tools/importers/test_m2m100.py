@@ -17,6 +17,7 @@ from tests.support.layer_harness import assert_equal
 from tests.support.parity import M2M100, SEARCHES
 from tests.tools.importers.conftest import Imported, edit, refused, weights_of
 
+GIVEN = "pairs", "source_tokenizer", "target_tokenizer"
 LONGEST = 23  # tokens of a translation, without that of its language
 
 
@@ -102,6 +103,7 @@ def test_unsupported_models(folder):
     for name, changes, message in (
         ("config.json", {"model_type": "nllb-moe"}, "the model is of the type 'nllb-moe'"),
         ("config.json", {"decoder_start_token_id": 0}, "decoder_start_token_id must be 2"),
+        ("generation_config.json", {"decoder_start_token_id": 1}, "n_config.json: decoder_start"),
         ("config.json", {"vocab_size": 90}, "vocab_size must be 96 pieces and languages and"),
         ("tokenizer_config.json", {"num_madeup_words": 8}, "and 8 num_madeup_words, received 98"),
         ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "'SMALL100Tokenizer'"),
@@ -110,8 +112,36 @@ def test_unsupported_models(folder):
         edit(folder / name, **changes)
         refused(folder, message)
         (folder / name).write_text(sound)
+    (folder / "added_tokens.json").write_text(json.dumps({"<ent>": 96}))
+    refused(folder, "the added token '<ent>', which is not that of a language")
     (folder / "sentencepiece.bpe.model").unlink()
     refused(folder, "copy it from the model that was fine-tuned")
+
+
+def test_ids_that_are_never_generated(folder):
+    edit(folder / "generation_config.json", bad_words_ids=[[19], [60]], suppress_tokens=[99, 88])
+    source = read_source(folder)
+    assert (source.source.suppressed, source.target.suppressed) == (frozenset(), {19, 60, 99, 88})
+
+
+def test_pairs_with_a_blank_side_are_dropped(tmp_path):
+    both = dict(source_language="eng_Latn", target_language="deu_Latn")
+    run = kt.import_model(M2M100 / "nllb", tmp_path / "run", **both)
+    pairs = [("a man", "ein Mann"), ("", "ein Mann"), ("   ", "ein Mann"), ("a man", "")]
+    text = tmp_path / "text.tsv"
+    text.write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    # The languages of the run are those of a corpus, too.
+    prepared = kt.PrepareConfig(str(text), valid_source=str(text), vocabularies=str(run))
+    kt.prepare(prepared, tmp_path / "corpus")
+    corpus = kt.PreparedCorpus(tmp_path / "corpus")
+    tokenizers, languages = corpus.tokenizers, run.read_config().find_languages()
+    begun = begin_with_languages(tokenizers, languages)
+    for options in dict(corpus=corpus), dict(zip(GIVEN, (pairs, *begun), strict=True)):
+        (((source, _), label),) = kt.make_dataset(**options, shuffle=False)
+        firsts = tokenizers[0].pieces(source).numpy(), tokenizers[1].pieces(label).numpy()
+        assert [[row[0].decode() for row in side] for side in firsts] == [
+            [x] for x in both.values()
+        ]
 
 
 def test_a_training_names_its_languages(tmp_path):
@@ -134,6 +164,10 @@ def test_a_training_names_its_languages(tmp_path):
     sides = zip(corpus.tokenizers, vars(corpus.pairs).values(), strict=True)
     firsts = [tokenizer.pieces(side.gather(np.arange(1))[0]).numpy() for tokenizer, side in sides]
     assert [row[0].decode() for row in firsts] == [*both.values()]
+    none, path = {"language_tags": (), "language_order": "target text"}, str(tmp_path / "corpus")
+    without = dataclasses.replace(config.imported, **none)
+    with pytest.raises(ValueError, match="with languages, which the run does not have"):
+        check(imported=without, corpus=[path], train_source=None, valid_fraction=None)
     languages = dataclasses.replace(config.find_languages(), order="text source")
     with pytest.raises(ValueError, match="sources end with the token of their language cannot be"):
         languages.choose(*both.values()).beginnings()  # which trainings and prepare call
