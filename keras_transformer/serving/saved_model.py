@@ -224,7 +224,7 @@ def _creating_version(base, version):
         with creating(target) as temporary:
             yield temporary, target
     except tf.errors.OpError as error:
-        if target not in str(error):
+        if base not in str(error):
             raise  # not about the disk
         raise ValueError(f"{target} cannot be created: {one_line(error)}.") from error
     finally:

@@ -271,9 +271,8 @@ class TextModel(tf.Module):
 
         if not num_forced:
             rows.pop("languages", None)  # they are in the source
-        search_all = search_in_slices
-        if xla:
-            search_all = functools.partial(search_by_xla, limit=self.model.max_length)
+        by_xla = functools.partial(search_by_xla, limit=self.model.max_length)
+        search_all = by_xla if xla else search_in_slices
         tokens, lengths, log_prob = search_all(search_rows, {"source": source} | rows)
         tokens = tokens[..., num_forced:]
         score, texts = log_prob, self._to_texts(tokens)
