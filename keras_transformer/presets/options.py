@@ -52,7 +52,7 @@ class Range(NamedTuple):
 COUNT = Range(lambda x: x >= 1, "at least 1")
 SHARE = Range(lambda x: 0 <= x < 1, "at least 0 and below 1")
 FRACTION = Range(lambda x: 0 < x < 1, "above 0 and below 1")
-FROM_0 = Range(lambda x: 0 <= x < 2**31, "at least 0 and below 2^31")  # TensorFlow's int32
+FROM_0 = Range(lambda x: x >= 0, "at least 0")
 ABOVE_0 = Range(lambda x: x > 0, "above 0")
 POSITIVE = Range(lambda x: 0 < x < math.inf, "a number above 0")
 AT_LEAST_1 = Range(lambda x: 1 <= x < math.inf, "a number of at least 1")
