@@ -6,7 +6,6 @@ Prints a line for each check. Without a GPU, the CPU is compared with itself.
 """
 
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -114,7 +113,7 @@ def check_export():
             translator = kt.Translator(model, tokenizer, tokenizer, max_output_length=24)
             expected = translator.translate(texts)
             path = kt.export(translator, folder)
-        with start_server(path) as server:
+        with start_server(path, NVIDIA_TF32_OVERRIDE="0") as server:
             found = server.predict(texts)["text"]
     if found != expected or len(set(found)) < 8:
         raise RuntimeError("other texts than on the CPU")
@@ -139,8 +138,6 @@ def main(names):
     checks = list_checks()
     if unknown := sorted({*names} - checks.keys()):
         sys.exit(f"No check is called {unknown[0]!r}: choose from {'; '.join(checks)}.")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # else an export runs on the CPU
-    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # for the process of an export
     tf.config.experimental.enable_tensor_float_32_execution(False)
     for gpu in GPUS:
         with contextlib.suppress(RuntimeError):

@@ -150,13 +150,15 @@ def exported_decoding(shape, rows, beam_size=1, computation="float32"):
     return translate
 
 
-def start_server(path):
+def start_server(path, **environment):
     """The process of an export; an error if there is a GPU here that it does not use."""
-    level = {"TF_CPP_MIN_LOG_LEVEL": "0"} if tf.config.list_physical_devices("GPU") else {}
-    with unittest.mock.patch.dict(os.environ, level):
+    if on_gpu := tf.config.list_physical_devices("GPU"):
+        card = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # unset, an export runs on the CPU
+        environment |= {"TF_CPP_MIN_LOG_LEVEL": "0", "CUDA_VISIBLE_DEVICES": card}
+    with unittest.mock.patch.dict(os.environ, environment):
         server = ServerProcess(path)
     log = os.pread(server._log.fileno(), 100_000, 0)
-    if level and b"Created device" not in log:
+    if on_gpu and b"Created device" not in log:
         raise RuntimeError(f"An export runs on the CPU here:\n{log.decode(errors='replace')}")
     return server
 

@@ -179,9 +179,9 @@ def replacing(path: Path) -> Iterator[str]:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary files of killed processes from a directory."""
-    for name in os.listdir(folder):
-        if name.startswith(TEMPORARY):
-            os.remove(os.path.join(folder, name))
+    for entry in os.scandir(folder):
+        if entry.name.startswith(TEMPORARY) and entry.is_file():  # not an unfinished export
+            os.remove(entry)
 
 
 def flush(path: Path) -> None:

@@ -139,12 +139,12 @@ class Languages:
         tags = tuple(token.encode() for token in self.tokens.values())
         tagged = [text for text in texts if text.lstrip().startswith(tags)]
         if is_chosen and tagged:
+            source = tagged[0].decode(errors="replace")
             raise ValueError(
-                f"A source begins with the token of a language, {tagged[0].decode()!r:.40}: remove "
-                "it, and give target_language."
+                f"A source begins with the token of a language, {source!r:.40}: remove it, and "
+                "give target_language."
             )
-        is_complete = len(tagged) == sum(bool(text.strip()) for text in texts)
-        return not is_chosen and (is_complete or not tags)
+        return not is_chosen and (not tags or len(tagged) == sum(bool(x.strip()) for x in texts))
 
     def describe(self) -> dict[str, Any]:
         """Makes a part of an export's card: all codes, the inputs, and which are fixed."""

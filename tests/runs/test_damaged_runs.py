@@ -49,6 +49,7 @@ def test_what_a_kill_left_is_put_in_order(run, trained_config, monkeypatch):
     leftovers.append("checkpoints/000001-00000007.safetensors")
     for name in (*leftovers, "checkpoints/notes.txt"):  # the user's own
         (run / name).write_bytes(b"half")
+    (run / "tmp.models").mkdir()  # an export that was killed
 
     def choose(precision):  # not what the run was begun with
         return "mixed_bfloat16" if precision == "auto" else precision

@@ -66,7 +66,7 @@ def test_its_own_search_is_the_default_and_a_missing_tag_an_error(imported, tran
     message = "2 languages: give the target_language, such as deu, fra"
     refused(["translate", imported / "run"], message, stdin=LINES[0].encode())
     with pytest.raises(ValueError, match="begins with the token of a language, '>>fra<<"):
-        translator.translate(TAGGED, target_language="deu")
+        translator.translate([b">>fra<< \xff", *TAGGED], target_language="deu")
     with pytest.raises(ValueError, match="chooses the target's language only"):
         translator.translate(LINES, source_language="fra")
     assert kt.ExportConfig.for_search(translator.default_search).beam_size == 4  # kt.export's
