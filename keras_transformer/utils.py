@@ -138,6 +138,14 @@ def check_stdout() -> None:
 # --- writing ---
 
 
+def check_is_free(output: Path, remedy: str = "choose another name") -> None:
+    """Checks that a directory can be created without overwriting anything."""
+    if "://" in os.fspath(output):
+        raise ValueError(f"{output} is a URL: write to a directory, and upload that.")
+    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
+        raise ValueError(f"{output} is not empty: {remedy}.")
+
+
 @contextlib.contextmanager
 def creating(output: Path) -> Iterator[str]:
     """Creates a directory atomically: yields a temporary one, which is renamed at the end."""

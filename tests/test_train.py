@@ -142,7 +142,7 @@ def test_average_of_a_run(rich, tmp_path, capsys):
         ({"number": 3}, "number must be from 1 to 2, .* received 3"),
         ({"number": 0}, "number must be from 1 to 2, .* received 0"),
         ({"by": "worst"}, 'by must be "best" or "last"'),
-        ({"number": 2}, "already exists"),
+        ({"number": 2}, "is not empty"),
     ):
         with pytest.raises(ValueError, match=message):
             average(output, tmp_path / "mean", **options)

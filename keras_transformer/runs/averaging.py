@@ -27,6 +27,7 @@ from keras_transformer.runs.run import (
 from keras_transformer.tokenizers import saved
 from keras_transformer.utils import (
     Path,
+    check_is_free,
     creating,
     describe_corruption,
     replacing,
@@ -116,8 +117,7 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
         raise ValueError(
             f"number must be from 1 to {held}, the checkpoints in {path}, received {number}."
         )
-    if os.path.exists(output):
-        raise ValueError(f"{output} already exists: choose another name.")
+    check_is_free(output)
     chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
     # After errors, as importing TensorFlow takes seconds.
     from keras_transformer.runs.validation import validate_translator

@@ -40,7 +40,7 @@ from keras_transformer.tokenizers.tokenizer import Tokenizer
 from keras_transformer.tokenizers.vocabularies import learn_vocabularies, read_pieces
 from keras_transformer.training.cluster import cluster_for_strategy
 from keras_transformer.training.word_vectors import check_vectors
-from keras_transformer.utils import Pairs, Path
+from keras_transformer.utils import Pairs, Path, check_is_free
 
 if TYPE_CHECKING:
     from keras_transformer.transformer import Transformer
@@ -86,7 +86,7 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
             )
         _check_unchanged(config, original)
     elif run.writes:
-        _check_is_free(output, "choose another --output, or continue the run in it with --resume")
+        check_is_free(output, "choose another --output, or continue the run in it with --resume")
     has_checkpoint = resume and run.read_state() is not None
     if config.start_from is not None and not has_checkpoint:
         _check_start_from(config, Run(config.start_from))
@@ -105,12 +105,6 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
 
         make_metrics(config.bleu_tokenize)
     return run
-
-
-def _check_is_free(output, remedy):
-    """Raises if there is anything to overwrite."""
-    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
-        raise ValueError(f"{output} is not empty: {remedy}.")
 
 
 def _check_vocabulary_files(config: TrainConfig | PrepareConfig, origin: str | None) -> None:
@@ -352,7 +346,7 @@ def prepare(config: PrepareConfig, output: Path, processes: int | None = None) -
     >>> config = PrepareConfig("part-*.en.gz", "part-*.de.gz", valid_fraction=0.001)
     >>> keras_transformer.prepare(config, "corpora/ende")
     """
-    _check_is_free(output, "choose another --output")
+    check_is_free(output, "choose another --output")
     if processes is not None and processes < 1:
         raise ValueError(f"processes must be at least 1, received {processes}.")
     if config.vocabularies is not None:

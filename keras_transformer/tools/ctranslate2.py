@@ -5,7 +5,6 @@ and writes the pieces of the vocabularies (`source.spm` or `source.wordpiece`, a
 which are saved beside the model.
 """
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from keras_transformer.tokenizers import saved
 from keras_transformer.tokenizers.tokenizer import check_tokenizer
 from keras_transformer.training.keras_workarounds import check_weights
 from keras_transformer.translation.ensemble import Ensemble
-from keras_transformer.utils import Path, creating
+from keras_transformer.utils import Path, check_is_free, creating
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
@@ -33,13 +32,13 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
 
     Args:
         translator: `Translator`.
-        output: Directory to create; it must not exist.
+        output: Directory to create, which may exist if it is empty.
 
     Returns:
         `output`.
 
     Raises:
-        ValueError: If `output` exists, ctranslate2 is not installed, a tokenizer cannot be saved,
+        ValueError: If `output` is not empty, ctranslate2 is not installed, a tokenizer cannot be saved,
             or the model has weights that are not finite, or an activation or positional encoding
             that CTranslate2 does not support.
 
@@ -56,8 +55,7 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         ) from error
     if isinstance(translator.model, Ensemble):
         raise ValueError("CTranslate2 has no ensembles: export one model, or a SavedModel.")
-    if os.path.exists(output):
-        raise ValueError(f"{output} exists already: choose another name.")
+    check_is_free(output)
     tokenizers: dict[str, Any] = {
         "source": translator.source_tokenizer,
         "target": translator.target_tokenizer,

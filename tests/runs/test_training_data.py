@@ -67,6 +67,7 @@ MISTAKES = [
     (TEXTS + "--positions bucketed --max-distance 16", "must be greater than 16"),
     # A run to resume, or to start from.
     ("train --output {}/run", "is not empty"),
+    ("train --output gs://bucket/run", "gs://bucket/run is a URL: write to a directory"),
     ("train --output /none --resume", "/none is not a run directory"),
     (AGAIN + "--seed 2", "seed must be 1 to resume"),
     (AGAIN + "--freeze encoder", "--freeze needs --start-from"),

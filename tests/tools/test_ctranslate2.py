@@ -80,9 +80,9 @@ def test_positions(positions, distance, tmp_path):
 
 
 def test_directory_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").mkdir(parents=True)
     for options, name, message in (
-        ({}, "taken", "taken exists already"),
+        ({}, "taken", "taken is not empty"),
         ({"activation": "elu"}, "new", "no activation 'elu'"),
         ({"positions": "disentangled"}, "new", "CTranslate2 has no disentangled positions, only r"),
         ({"deviation": np.nan}, "new", "The model has weights that are not finite, such as "),

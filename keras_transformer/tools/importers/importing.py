@@ -29,7 +29,14 @@ from keras_transformer.tools.importers.opennmt_tf import DESCRIPTION, read_openn
 from keras_transformer.tools.importers.source_model import SourceModel, list_files
 from keras_transformer.tools.importers.vocabularies import Rewritten, rewrite
 from keras_transformer.tools.importers.weights import load_weights, resolve_sharing
-from keras_transformer.utils import Path, creating, describe_corruption, digest, read_json
+from keras_transformer.utils import (
+    Path,
+    check_is_free,
+    creating,
+    describe_corruption,
+    digest,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.translation.translator import Translator
@@ -72,7 +79,7 @@ def import_model(
 
     Raises:
         ValueError: If a file is missing, corrupted or unsafe, the architecture is not supported, or
-            `output` exists.
+            `output` is not empty.
 
     Example:
 
@@ -81,8 +88,7 @@ def import_model(
     >>> translator.default_search.beam_size
     4
     """
-    if os.path.exists(output) and not (os.path.isdir(output) and not os.listdir(output)):
-        raise ValueError(f"{output} is not empty: choose another name.")
+    check_is_free(output)
     with _open_folder(path) as folder:
         model = read_source(folder, num_heads, activation)
         source, target = rewrite(model.source, model.target)
