@@ -149,8 +149,7 @@ def test_average_of_a_run(rich, tmp_path, capsys):
 
 
 def test_what_cannot_be_trained_on_leaves_nothing(trained_config, tmp_path, monkeypatch):
-    long = tmp_path / "long.tsv"
-    long.write_text(f"{'a ' * 99}\tb\n" * 27)
+    (long := tmp_path / "long.tsv").write_text(f"{'a ' * 99}\tb\n" * 27)
     for side, purpose in (("train", "learn from"), ("valid", "validate by")):
         changes = {f"{side}_source": str(long), f"{side}_target": None}
         with pytest.raises(ValueError, match=f"{purpose}: kept 0 of 27 pairs; dropped"):

@@ -25,13 +25,7 @@ from keras_transformer.runs.run import (
     ranking_key,
 )
 from keras_transformer.tokenizers import saved
-from keras_transformer.utils import (
-    Path,
-    check_is_free,
-    creating,
-    describe_corruption,
-    replacing,
-)
+from keras_transformer.utils import Path, check_is_free, creating, describe_corruption, replacing
 
 if TYPE_CHECKING:
     import keras

@@ -38,9 +38,9 @@ def export_ctranslate2(translator: "Translator", output: Path) -> Path:
         `output`.
 
     Raises:
-        ValueError: If `output` is not empty, ctranslate2 is not installed, a tokenizer cannot be saved,
-            or the model has weights that are not finite, or an activation or positional encoding
-            that CTranslate2 does not support.
+        ValueError: If `output` is not empty, ctranslate2 is not installed, a tokenizer cannot be
+            saved, or the model has weights that are not finite, or an activation or positional
+            encoding that CTranslate2 does not support.
 
     Example:
 
