@@ -27,6 +27,8 @@ from keras_transformer.training.keras_workarounds import sum_over_replicas
 CHECK_SECONDS = 3.0  # seconds between two checks of the other workers
 MAX_MISSES = 3  # failed checks in a row after which a worker counts as lost
 GRACE_SECONDS = 20.0  # seconds before this process is killed
+# A GPU receives a batch between two steps. With only one ahead, it would wait for the next step.
+AHEAD = tf.distribute.InputOptions(experimental_per_replica_buffer_size=3)
 
 
 def make_strategy(
@@ -88,9 +90,8 @@ def _split_cpu(count):
 
 def is_multiworker(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether a strategy joins several processes."""
-    resolver = getattr(strategy, "cluster_resolver", None)
     kind = tf.distribute.MultiWorkerMirroredStrategy
-    return isinstance(strategy, kind) and bool(resolver and resolver.cluster_spec().as_dict())
+    return isinstance(strategy, kind) and bool(strategy.cluster_resolver.cluster_spec().as_dict())
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -108,15 +109,17 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
     A worker without rows reads a row of padding. Anything else is returned unchanged.
     """
     stream = getattr(dataset, "stream", None)
-    if stream is None or not is_multiworker(strategy):
+    if stream is None:
         return dataset
+    if not is_multiworker(strategy):
+        return strategy.experimental_distribute_dataset(dataset, AHEAD)
 
     def make_worker_dataset(context):
         stream.shard = context.input_pipeline_id, context.num_input_pipelines
         replicas = context.num_replicas_in_sync // context.num_input_pipelines
         return dataset if replicas == 1 else split_for_replicas(dataset, replicas)
 
-    return strategy.distribute_datasets_from_function(make_worker_dataset)
+    return strategy.distribute_datasets_from_function(make_worker_dataset, AHEAD)
 
 
 def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -149,10 +152,6 @@ def gather_from_workers(
     table = np.zeros([len(cluster.addresses), len(values)])
     table[cluster.index] = values
 
-    @tf.function
-    def add_up(values):
-        return strategy.run(add_on_replica, [values])
-
     def add_on_replica(values):
         replica = tf.distribute.get_replica_context()
         local = len(strategy.extended.worker_devices)  # replicas of this worker; the first counts
@@ -160,7 +159,8 @@ def gather_from_workers(
         return sum_over_replicas([tf.identity(values) * first])[0]
 
     # One more number, since an empty all-reduce would not wait for the others.
-    sums = add_up(tf.constant([0.0, *table.ravel()], tf.float64))
+    numbers = tf.constant([0.0, *table.ravel()], tf.float64)
+    sums = tf.function(strategy.run)(add_on_replica, [numbers])
     sums = strategy.experimental_local_results(sums)[0].numpy()[1:]
     return np.reshape(sums, table.shape)
 

@@ -195,12 +195,13 @@ class TokenTrainer(keras.Model):
         if class_weight is not None:
             raise ValueError(CLASS_WEIGHT)
         strategy = self.distribute_strategy if IS_TENSORFLOW else None
+        x = distribute(strategy, x) if strategy else x
         if strategy is None or not is_multiworker(strategy):
             return super().fit(x, *args, **kwargs)
-        if kwargs.get("validation_data") is not None:
+        if "validation_data" in kwargs:
             kwargs["validation_data"] = distribute(strategy, kwargs["validation_data"])
         with WorkerWatch(joined_cluster()):
-            history = super().fit(distribute(strategy, x), *args, **kwargs)
+            history = super().fit(x, *args, **kwargs)
             broadcast_from_chief(strategy, {})  # workers end together: an ended one counts as lost
             return history
 
