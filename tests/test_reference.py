@@ -5,7 +5,7 @@ import inspect
 import re
 
 import keras_transformer as kt
-from docs import pages, public_objects, reference
+from docs import public_objects, reference
 from tests.support.command_line import run
 from tests.support.paths import ROOT
 
@@ -34,15 +34,6 @@ def test_every_public_name_is_on_one_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"^ +- (reference/\S+)$", nav, flags=re.MULTILINE)
     assert listed == [reference.path_of(title) for title, _ in reference.pages()]
-
-
-def test_names_become_links_and_lists_are_indented_for_markdown():
-    linked = "[`kt.load`][keras_transformer.load]"
-    text, wanted = "`kt.load`, `load`, [`Encoder`](x.md)", f"{linked}, `load`, [`Encoder`](x.md)"
-    assert pages.link_names(text) == wanted
-    text = "What:\n- one\n  two\n\n  | a |\n- three\n- four\n\nEnd\n```\n- code\n  code\n```\n"
-    wanted = "What:\n\n- one\n    two\n\n    | a |\n\n- three\n\n- four\n\n"
-    assert pages.indent_lists(text) == f"{wanted}End\n```\n- code\n  code\n```\n"
 
 
 def code_of(column):

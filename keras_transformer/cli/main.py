@@ -164,7 +164,7 @@ class _Argument:
         self.is_list = typing.get_origin(kind) is tuple
         self.is_optional = type(None) in types or self.is_list
         self.is_field = name != owner
-        self.has_negation = kind is bool and self.is_field
+        self.has_negation = self.kind is bool and self.is_field
 
     def parse_value(self, word: str) -> Any:
         """Parses one value."""

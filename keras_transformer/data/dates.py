@@ -109,8 +109,8 @@ def _parse_languages(languages):
     is_valid = names and set(names) <= {*LANGUAGES, *MORE_LANGUAGES}
     if not is_valid or len(set(names)) < len(names) or isinstance(languages, str):
         raise ValueError(
-            "languages must be different ones of LANGUAGES and MORE_LANGUAGES in "
-            f"keras_transformer.data.dates, received {languages!r}."
+            f"languages must be a list of different ones of {' '.join(LANGUAGES)} and of "
+            f"MORE_LANGUAGES in keras_transformer.data.dates, received {languages!r}."
         )
     return {name: Locale.parse(name) for name in names}
 

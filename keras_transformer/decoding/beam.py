@@ -149,8 +149,9 @@ def search(
     if config.max_output_length is not None:
         raise ValueError("max_output_length is the argument max_length of search: pass that.")
     longest = tf.get_static_value(max_length)
-    if longest is not None and (more := config.min_length - longest) > 0:
+    if longest is not None and config.min_length > longest:
         # A model of several languages counts its forced token in both.
+        more = config.min_length - longest
         raise ValueError(f"min_length is {more} above the maximum length: lower it.")
     if config.beam_size > 1:
         return _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes)
@@ -287,8 +288,8 @@ def _extend(logits, scores, alive, required, compiled):
     ranked = logits if scores is None else scores
     if required is not None:
         required = required[:, tf.newaxis]
-        other = tf.where(tf.equal(required, PAD), ranked, NEVER)
-        ranked = tf.where(tf.equal(required, tf.range(vocabulary_size)), logits, other)
+        forced = tf.where(tf.equal(required, tf.range(vocabulary_size)), logits, NEVER)
+        ranked = tf.where(tf.equal(required, PAD), ranked, forced)
     width = min(2 * num_beams, vocabulary_size)
     gains, tokens = _top_k(ranked, width)
     if scores is None:

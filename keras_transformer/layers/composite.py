@@ -70,12 +70,11 @@ def split_state(config: Config) -> tuple[Config, SublayerState]:
         )
     frozen = [path for path, change in changes.items() if not change.get("trainable", True)]
     frozen = config.pop("frozen", frozen)
-    policy = keras.dtype_policies.get(config.get("dtype"))
-    quantized: Any = {}
-    if isinstance(policy, DTypePolicyMap):
-        config["dtype"], quantized = policy.default_policy, policy
-    modes = [(path, quantized[path].quantization_mode) for path in quantized]
-    return config, (tuple(frozen), tuple(modes))
+    quantized = _read_quantized(config)
+    if quantized:
+        config["dtype"] = keras.dtype_policies.get(config["dtype"]).default_policy
+    modes = tuple((path, policy.quantization_mode) for path, policy in quantized.items())
+    return config, (tuple(frozen), modes)
 
 
 def apply_state(layer: keras.layers.Layer, state: SublayerState) -> None:
@@ -114,12 +113,16 @@ def find_sublayers(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[
 
 def change_precision(config: Config, policy: str) -> Config:
     """Changes the dtype policy in the configuration of a layer; what is quantized stays so."""
-    policies = keras.dtype_policies.get(config["dtype"])
-    if not isinstance(policies, DTypePolicyMap):
-        return config | {"dtype": policy}
-    modes = {path: policies[path].name.partition("_from_")[0] for path in policies}
+    modes = {path: x.name.partition("_from_")[0] for path, x in _read_quantized(config).items()}
     quantized = {path: f"{mode}_from_{policy}" for path, mode in modes.items()}
-    return config | {"dtype": _serialize_policies(policy, quantized)}
+    return config | {"dtype": _serialize_policies(policy, quantized) if quantized else policy}
+
+
+def _read_quantized(config):
+    """Returns the policies of quantized sublayers; a `DTypePolicyMap` of the user's has others."""
+    policies: Any = keras.dtype_policies.get(config.get("dtype"))
+    paths = policies if isinstance(policies, DTypePolicyMap) else ()
+    return {path: policies[path] for path in paths if policies[path].quantization_mode}
 
 
 def _serialize_policies(default, policies_by_path):

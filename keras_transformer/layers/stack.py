@@ -26,7 +26,8 @@ class FeedForward(CompositeLayer):
         d_model: D, width of input and output.
         d_ff: F, width between the two projections.
         dropout: Rate of dropout on the inner activations.
-        activation: Name of the inner activation, or a function.
+        activation: Name of the inner activation, a function or a layer, which is called with
+            `(B·T, d_ff)`.
         kernel_initializer: Initializer of W₁ and W₂.
         output_initializer: Initializer of W₂, if it differs.
 

@@ -318,9 +318,7 @@ class SearchConfig:
             )
         for name in () if self.sample else ("temperature", "top_k", "top_p"):
             if getattr(self, name) != getattr(SearchConfig, name):
-                raise ValueError(
-                    f"{name} needs sample, received {name}={getattr(self, name)}: leave it out."
-                )
+                raise ValueError(f"{name} needs sample: set that, or leave {name} out.")
 
     @property
     def greedy(self) -> "SearchConfig":

@@ -116,7 +116,7 @@ def check_beam(search: Any, given: Any) -> Any:
     """Returns a search, if options of beam search are given for a beam only."""
     for name in BEAM_OPTIONS[1:]:
         if search.beam_size == 1 and name in given:
-            raise ValueError(f"{name} needs a beam_size above 1: leave it out.")
+            raise ValueError(f"{name} needs a beam_size above 1: set that, or leave it out.")
     return search
 
 

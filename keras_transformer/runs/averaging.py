@@ -1,6 +1,7 @@
 """Averages checkpoints: the weights of some files, and of a run into a new one."""
 
 import io
+import itertools
 import os
 import re
 import shutil
@@ -106,13 +107,14 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
         raise ValueError(f'by must be "best" or "last", received {by!r}.')
     if state is None:
         raise ValueError(f"{path} has no checkpoints: give the --output of a training.")
-    held = len(state["checkpoints"])
-    if not 1 <= number <= held:
+    chosen = list_checkpoints(state, by)
+    if not 1 <= number <= len(chosen):
         raise ValueError(
-            f"number must be from 1 to {held}, the checkpoints in {path}, received {number}."
+            f"number must be from 1 to {len(chosen)}, the {by} checkpoints that {path} has (train "
+            f"--keep-checkpoints keeps more), received {number}."
         )
     check_is_free(output)
-    chosen = rank(state)[:number] if by == "best" else state["checkpoints"][-number:]
+    chosen = chosen[:number]
     # After errors, as importing TensorFlow takes seconds.
     from keras_transformer.runs.validation import validate_translator
 
@@ -139,6 +141,16 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
         Run(temporary).write_model(translator.model, {"metrics": scores, "mean_of": joined})
 
 
+def list_checkpoints(state: dict[str, Any], by: str) -> list[dict[str, Any]]:
+    """Lists the best or the last kept weights of a training, up to the first that is not kept."""
+    epochs = range(len(state["history"]), 0, -1)
+    if by == "best":
+        every = [{"epoch": epoch} for epoch in epochs[::-1]]
+        epochs = [one["epoch"] for one in rank(state | {"checkpoints": every})]
+    kept = {one["epoch"]: one for one in state["checkpoints"]}  # some best and some last ones
+    return [kept[epoch] for epoch in itertools.takewhile(kept.__contains__, epochs)]
+
+
 def _read_weights(path):
     """Reads the arrays of a weights file by name, in float64."""
     import h5py
@@ -149,7 +161,8 @@ def _read_weights(path):
         if isinstance(item, h5py.Dataset) and name != "vars/layers":  # older files do not have it
             if item.external or item.is_virtual:
                 raise ValueError(f"{path} must hold its arrays, but {name} is in another file.")
-            if item.dtype.itemsize == 1 or item.dtype.kind == "V":
+            is_small = item.dtype.itemsize == 1 and name != "vars/positions"  # which is a name
+            if is_small or item.dtype.kind == "V":
                 dtype = item.attrs.get("dtype", item.dtype)
                 raise ValueError(
                     f"{path} holds {name} in {dtype}: average weights in float32 or float16, "

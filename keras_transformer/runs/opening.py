@@ -122,8 +122,8 @@ class Opened:
             self.card = read_card(_find_version(path))
             if precision is not None:
                 raise ValueError(
-                    f"--precision is for run directories, but {path} is a SavedModel: leave it "
-                    "out, or export the run again with --computation."
+                    f"{path} is a SavedModel, whose precision is fixed: give the run directory, "
+                    "or leave out --precision."
                 )
             own = find_exported_search(path, options.get("beam_size", 1))
             languages = Languages.of_export(self.card)

@@ -240,6 +240,13 @@ class ResumeTraining(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts `fit` with the current epoch."""
+        steps, executed = self.params["steps"], self.model.steps_per_execution
+        if not self.dataset.stream.repeat and (steps is None or steps % executed):
+            raise ValueError(
+                f"An epoch has {steps or 'an unknown number of'} steps, of which fit makes "
+                f"{executed} at once: to resume within an epoch, the former must be a multiple of "
+                "the latter. Change steps_per_epoch or steps_per_execution."
+            )
         if not self._restored:
             self.restore()
         epochs = self.params["epochs"]
@@ -270,8 +277,6 @@ class ResumeTraining(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts the steps, and saves if a checkpoint is due."""
         done, stream, position = batch + 1, self.dataset.stream, self.position
-        if not stream.repeat:
-            done = min(done, stream.batches_per_pass)  # steps_per_execution may exceed them
         if done <= self.skipped:
             return
         count, before = done - position.step, position.total_steps

@@ -75,6 +75,8 @@ def check_training(config: TrainConfig, output: Path, resume: bool = False) -> R
             "train no longer has the option subword_sampling, which is set here: write a corpus "
             "with prepare --subword-sampling, and start a new run on it by --corpus."
         )
+    if config.logical_devices > 1 and (config.strategy != "mirrored" or config.jit_compile):
+        raise ValueError("--logical-devices needs --strategy mirrored, without --jit-compile.")
     run, cluster = Run(output), cluster_for_strategy(config.strategy)
     run.writes = cluster is None or cluster.is_chief
     if resume:
@@ -153,8 +155,9 @@ def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
         uses_recorded = (name, new) in (("precision", "auto"), ("jit_compile", None))
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
-                f"{name} must be {old!r} to resume this run, received {new!r}: only "
-                f"{', '.join(MUTABLE_FIELDS)} and the paths of the text may change."
+                f"{name} must be {old!r} to resume this run, received {new!r}, perhaps by --preset "
+                f"or --config: only {', '.join(MUTABLE_FIELDS)} and the paths of the text may "
+                "change."
             )
 
 
@@ -166,7 +169,10 @@ def _check_start_from(config: TrainConfig, run: Run) -> None:
     origin = run.read_config()
     for name, old, new in list_differences(origin, config):
         if name in VOCABULARY_FIELDS or name in ARCHITECTURE_FIELDS:
-            raise ValueError(f"{name} must be {old!r} with --start-from {run}, received {new!r}.")
+            raise ValueError(
+                f"{name} must be {old!r} with --start-from {run}, received {new!r}, perhaps by "
+                "--preset or --config: leave it out."
+            )
     from_text = origin.train_source or origin.corpus or not origin.dates
     if from_text and not (config.train_source or config.corpus):
         raise ValueError("--train-source is missing: give the text to fine-tune on.")

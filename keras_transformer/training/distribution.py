@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from keras_transformer.kernels.backend import require_tensorflow
+from keras_transformer.kernels.tensorflow import machine
 from keras_transformer.presets.options import STRATEGIES, check_value
 from keras_transformer.special_ids import PAD
 from keras_transformer.training.cluster import (
@@ -106,20 +107,23 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
     """Makes each worker read its rows of the batches of a dataset of `make_dataset`.
 
     Keras would shard a `tf.data.Dataset` again, although workers may read different rows already.
-    A worker without rows reads a row of padding. Anything else is returned unchanged.
+    A worker without rows reads a row of padding. Other datasets are at most copied ahead to a GPU.
     """
     stream = getattr(dataset, "stream", None)
+    if not is_multiworker(strategy):
+        endless = stream is None or stream.repeat  # others tell how far they have been read
+        if not (machine.has_gpu() and isinstance(dataset, tf.data.Dataset) and endless):
+            return dataset
+        return strategy.experimental_distribute_dataset(dataset, AHEAD)
     if stream is None:
         return dataset
-    if not is_multiworker(strategy):
-        return strategy.experimental_distribute_dataset(dataset, AHEAD)
 
     def make_worker_dataset(context):
         stream.shard = context.input_pipeline_id, context.num_input_pipelines
         replicas = context.num_replicas_in_sync // context.num_input_pipelines
         return dataset if replicas == 1 else split_for_replicas(dataset, replicas)
 
-    return strategy.distribute_datasets_from_function(make_worker_dataset, AHEAD)
+    return strategy.distribute_datasets_from_function(make_worker_dataset)
 
 
 def split_for_replicas(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:

@@ -107,7 +107,8 @@ def check_n_best(n_best: int | None, search: SearchConfig) -> int:
         return search.beam_size
     if n_best < 1 or n_best > search.beam_size and not search.sample:
         raise ValueError(
-            f"n_best must be from 1 to {search.beam_size}, unless you sample, received {n_best}."
+            f"n_best must be from 1 to the beam size, {search.beam_size}, unless you sample, "
+            f"received {n_best}."
         )
     return n_best
 

@@ -90,12 +90,6 @@ def test_what_fit_does_after_training_is_not_timed():
         assert 0 < fit.seconds <= time.perf_counter() - started - 0.6
 
 
-def test_an_environment_that_is_not_there():
-    message = "There is no nowhere/python: `make .venv-opennmt/installed` makes one.$"
-    with pytest.raises(SystemExit, match=message):
-        program.main(program.Options(opennmt_tf="nowhere/python"))
-
-
 @pytest.mark.ordeal
 def test_profile_of_a_step():
     command = [sys.executable, "-m", "benchmarks.profile"]

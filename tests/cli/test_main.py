@@ -69,6 +69,7 @@ def test_a_mistake_is_one_sentence():
 def test_commands_are_suggested_and_required_options_named():
     refused(["trian"], "unknown command trian: did you mean train? See keras-transformer --help.")
     refused(["train"], "--output is missing (directory of the run to create or resume): see")
+    refused(["train", "--no-jit-compile"], "--output is missing")
 
 
 def test_another_backend_is_refused(monkeypatch):
@@ -128,7 +129,7 @@ def test_mistakes_get_one_sentence(random_run, tmp_path, monkeypatch):
     before = sorted(tmp_path.rglob("*"))
     places = {"RUN": random_run, "DATES": FIXTURES / "format-1" / "run"}  # which are no dates
     for line, message in (
-        ("translate RUN --n-best 3 --beam-size 2", "n_best must be from 1 to 2, unless"),
+        ("translate RUN --n-best 3 --beam-size 2", "from 1 to the beam size, 2, unless"),
         ("translate RUN --field a", "--field and --output-field need --format jsonl"),
         ("translate RUN --format xml", "--format must be text or jsonl, received 'xml'"),
         ("translate RUN --resume none", "is not a file, so it cannot be resumed"),

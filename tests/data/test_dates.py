@@ -110,7 +110,7 @@ def test_corpus_is_the_one_published_results_are_for(corpus):
 
 def test_mistakes():
     for wrong in ([], "fr", ["fr", "fr"], ["fr", "pt-BR"], [None]):
-        message = f"must be different ones of LANGUAGES and .*received {re.escape(repr(wrong))}"
+        message = f"must be a list of different ones of en .*received {re.escape(repr(wrong))}"
         with pytest.raises(ValueError, match=message):
             dates(wrong)
     for sizes in ((0, 1, 1), (9, 73_048, 1), (6, 73_047, 1)):

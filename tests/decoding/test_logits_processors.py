@@ -113,8 +113,12 @@ def test_a_function_of_a_user():
         prefix = np.array([[A, A, END]])
         found = search(step, {}, 1, 3, prefix=prefix, logits_processors=(nothing,), **how)
         assert hypotheses(*found)[0][0][1] == [A, A, END], "a prefix is not chosen"
-    step, undefined = Markov({START: dict.fromkeys(range(6), 1 / 6)}), lambda x, *_: x * math.nan
-    assert np.isnan(greedy_search(step, {}, 1, 1, logits_processors=[undefined])[2]).all()
+    step = Markov(dict.fromkeys(range(6), dict.fromkeys(range(6), 1 / 6)))
+    undefined = {"logits_processors": [lambda x, *_: x * math.nan]}
+    assert np.isnan(greedy_search(step, {}, 1, 1, **undefined)[2]).all()
+    only = {"logits_processors": [lambda x, *_: tf.where(tf.range(6) == A, x, -math.inf)]}
+    found = hypotheses(*beam_search(step, {}, 1, 3, 2, prefix=[[B]], **only))
+    assert [tokens for _, tokens in found[0]] == [[B, A, A], []], "PAD follows, too"
 
 
 def test_bad_values():

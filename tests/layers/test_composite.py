@@ -59,6 +59,15 @@ def test_what_earlier_versions_saved():
         assert not loaded.decoder.trainable and loaded.encoder.trainable
 
 
+def test_policies_of_sublayers_are_kept(tmp_path):
+    policies = keras.dtype_policies.DTypePolicyMap("float32")
+    policies["heads/key"] = "mixed_bfloat16"
+    inputs, layer = keras.Input((3, 8)), kt.MultiHeadAttention(2, 4, dtype=policies, name="heads")
+    model = keras.Model(inputs, layer(inputs, inputs))
+    for copy in (model, saved_and_loaded(model, tmp_path), keras.models.clone_model(model)):
+        assert copy.get_layer("heads").key_dense.compute_dtype == "bfloat16"
+
+
 @ignore_quantize
 @pytest.mark.parametrize("name, mode", [("FeedForward", "float8"), ("MultiHeadAttention", "int4")])
 def test_a_quantized_layer_is_loaded(name, mode, tmp_path):

@@ -54,12 +54,12 @@ def resolve(**values):
 
 def test_by_hand():
     for kind, values, message in (
-        (kt.SearchConfig, {"temperature": 2.0}, "temperature needs sample, received temperature="),
+        (kt.SearchConfig, {"temperature": 2.0}, "temperature needs sample: set that, or leave"),
         (kt.SearchConfig, {"beam_size": 4, "sample": True}, "beam_size must be 1 with sample, rec"),
         (kt.SearchConfig, {"beam_size": 5.0}, "beam_size must be an integer, received 5.0"),
         (kt.SearchConfig, {"length_penalty": None}, "length_penalty must be a number of at"),
         (kt.SearchConfig, {"logits_processors": abs}, "must be a list of functions, received <bui"),
-        (resolve, {"beam_patience": 2.0}, "beam_patience needs a beam_size above 1: leave it out"),
+        (resolve, {"beam_patience": 2.0}, "beam_patience needs a beam_size above 1: set that"),
         (kt.ModelConfig, {"output_bias": True, "share_embeddings": "none"}, 'received "none"'),
         (kt.ModelConfig, {"first_position": 1, "positions": "learned"}, "='learned': leave"),
     ):

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.runs.averaging import list_checkpoints
 
 
 def model_of(seed, d_model=8, share_embeddings="none"):
     keras.utils.set_random_seed(seed)
-    model = kt.Transformer(9, 9, 1, d_model, 2, 16, share_embeddings=share_embeddings)
+    how = {"share_embeddings": share_embeddings, "positions": "rotary"}
+    model = kt.Transformer(9, 9, 1, d_model, 2, 16, **how)
     model.build()
     return model
 
@@ -36,6 +38,13 @@ def test_average_is_the_arithmetic_mean(models, tmp_path):
             expected = np.mean([x.astype("float64") for x in several], axis=0)
             np.testing.assert_allclose(one, expected, rtol=1e-7, atol=1e-9)
             assert one.dtype == "float32"
+
+
+def test_the_best_and_the_last_up_to_the_first_that_is_not_kept():
+    state = {"monitor": "val_loss", "checkpoints": [{"epoch": i} for i in (1, 2, 4, 5)]}
+    state["history"] = [{"val_loss": loss} for loss in (2.5, 2.3, 2.8, 4.0, 4.1)]
+    for by, expected in (("best", [2, 1]), ("last", [5, 4])):
+        assert [one["epoch"] for one in list_checkpoints(state, by)] == expected
 
 
 def test_quantized_weights_have_no_mean(models, tmp_path):

@@ -233,6 +233,8 @@ def test_what_cannot_go_on(whole, tmp_path):
         fit(tmp_path, 0, rows=40)
     with pytest.raises(ValueError, match="received others: use the same text"):
         fit(tmp_path, 0, order=6)
+    with pytest.raises(ValueError, match="steps, of which fit makes 5 at once"):
+        fit(tmp_path, 0, executed=5)
 
 
 def test_only_a_new_learning_rate_of_the_script_replaces_that_of_the_checkpoint(tmp_path):

@@ -65,6 +65,7 @@ MISTAKES = [
     (TINY + "--validate-by bleu --bleu-tokenize x", "no tokenizer 'x'"),
     (TEXTS + "--positions relative --max-distance 0", "max_distance must be a positive"),
     (TEXTS + "--positions bucketed --max-distance 16", "must be greater than 16"),
+    (TINY + "--logical-devices 2", "--logical-devices needs --strategy mirrored"),
     # A run to resume, or to start from.
     ("train --output {}/run", "is not empty"),
     ("train --output gs://bucket/run", "gs://bucket/run is a URL: write to a directory"),

@@ -183,9 +183,9 @@ def test_what_an_export_cannot_do(toy_version, tmp_path, monkeypatch):
     (tmp_path / "x.tsv").write_text("a\tb\n")
     for arguments, message in (
         ("translate {} --max-output-length 5", "fixes max_output_length of its signature serving"),
-        ("translate {} --beam-size 5 --n-best 6", "from 1 to 5, unless you sample"),
+        ("translate {} --beam-size 5 --n-best 6", "from 1 to the beam size, 5, unless"),
         ("translate {} --prefix {}/model.json", "which takes no prefixes"),
-        ("score {} --source x.tsv --precision float32", "--precision is for run directories"),
+        ("score {} --source x.tsv --precision float32", "SavedModel, whose precision is fixed"),
         ("align {} --source x.tsv", "is a SavedModel: give the run directory it was"),
     ):
         words = [word.replace("{}", toy_version) for word in arguments.split()]

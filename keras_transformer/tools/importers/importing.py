@@ -201,7 +201,10 @@ def _download(name):
         return huggingface_hub.snapshot_download(name, allow_patterns=HUB_FILES)
     except Exception as error:  # of the network, of the Hub, of the disk
         reason = " ".join(str(error).split()).rstrip(".")[:200]
-        raise ValueError(f"{name} cannot be downloaded from the Hub ({reason}).") from None
+        raise ValueError(
+            f"{name} cannot be downloaded from the Hub: check the network, or give a folder that "
+            f"you have downloaded ({reason})."
+        ) from None
 
 
 def _name(path):

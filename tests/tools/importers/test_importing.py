@@ -224,7 +224,7 @@ def test_a_model_by_its_name_on_the_hub(tmp_path, monkeypatch):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         new = kt.import_model("owner/model", tmp_path / "run")
         words = ["import", "owner/other", tmp_path / "2"]
-        refused(words, "owner/other cannot be downloaded from the Hub (")
+        refused(words, "owner/other cannot be downloaded from the Hub: check the network")
         server.shutdown()
     assert new.read_config().imported.source == "owner/model"
     assert {path.name for path in cache.glob("*/snapshots/*/*")} == names - {"answers.json"}
