@@ -172,7 +172,7 @@ def average(
     output: Annotated[str, "directory to create"],
     /,
     number: Annotated[int, "checkpoints to average; see train --keep-checkpoints"] = 5,
-    by: Annotated[str, "which checkpoints: best or last"] = "best",
+    by: Annotated[str, "best or last checkpoints"] = "best",
 ) -> None:
     """Average checkpoints of a run into a new run, and validate it."""
     from keras_transformer.runs.averaging import average

@@ -126,7 +126,7 @@ class TrainConfig:
     strategy: str = option("auto", "distribution; multiworker reads TF_CONFIG", STRATEGIES)
     logical_devices: int = option(1, "CPU replicas, to try mirrored without GPUs", COUNT)
     jit_compile: bool | None = option(
-        None, "compile training steps with XLA, for a few padded shapes; none: on a GPU"
+        None, "compile training steps with XLA, for a few padded shapes; none: only on a GPU"
     )
 
     validate_by: str = option(
@@ -145,7 +145,7 @@ class TrainConfig:
     save_every: int | None = option(None, "steps between checkpoints; none: 2 % of time", COUNT)
 
     log_every: float = option(
-        60.0, "seconds between progress lines, without a terminal", ABOVE_0, section="logging"
+        60.0, "seconds between progress lines, if stderr is no terminal", ABOVE_0, section="logging"
     )
 
     # Not options of the command line; the latter was one of earlier versions.

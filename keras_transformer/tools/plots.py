@@ -262,7 +262,7 @@ def _weights(alignment, sources, targets):
 def plot_token_probabilities(
     steps: Sequence[TokenStep] | Mapping[str, Sequence[TokenStep]],
 ) -> Figure:
-    """Draws the most probable tokens of each step, a row to a step, framed the one that was taken.
+    """Draws the most probable tokens of each step, one row per step; the taken one is framed.
 
     One that is not among the most probable stands to the right of them.
 

@@ -138,8 +138,8 @@ class TokenTrainer(keras.Model):
                 `gradient_accumulation_steps` fails under a strategy.
             fused_loss: `"auto"`, use the loss without logits of a whole batch if possible; `True`,
                 require it; or `False`.
-            rdrop: α of R-Drop (Wu et al., 2021, arXiv:2106.14448), or 0: each batch passes twice
-                through different dropout masks, and the loss of a target token is the mean of both
+            rdrop: α of R-Drop (Wu et al., 2021, arXiv:2106.14448), or 0: each batch is computed
+                twice with different dropout masks; the loss of a target token is the mean of both
                 cross-entropies plus `α/4·(KL(p‖q) + KL(q‖p))`, where p and q are the predictions.
                 This is half of the paper's equation 4, so that α = 0 is the loss without R-Drop. It
                 takes about twice the time. It needs what `accumulation_steps` needs.
