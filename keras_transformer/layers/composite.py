@@ -70,10 +70,13 @@ def split_state(config: Config) -> tuple[Config, SublayerState]:
         )
     frozen = [path for path, change in changes.items() if not change.get("trainable", True)]
     frozen = config.pop("frozen", frozen)
-    quantized = _read_quantized(config)
-    if quantized:
-        config["dtype"] = keras.dtype_policies.get(config["dtype"]).default_policy
-    modes = tuple((path, policy.quantization_mode) for path, policy in quantized.items())
+    policies: Any = keras.dtype_policies.get(config.get("dtype"))
+    paths = policies if isinstance(policies, DTypePolicyMap) else ()
+    # Others are of a map of the user's own, which stays.
+    names = {path: policies[path].name for path in paths if policies[path].quantization_mode}
+    if names:
+        config["dtype"] = policies.default_policy
+    modes = tuple((path, name.partition("_from_")[0]) for path, name in names.items())
     return config, (tuple(frozen), modes)
 
 
@@ -88,7 +91,7 @@ def apply_state(layer: keras.layers.Layer, state: SublayerState) -> None:
     sublayers = dict(find_sublayers(layer))
     for path, mode in quantized:
         if path in sublayers:
-            sublayers[path].quantize(mode)
+            sublayers[path].quantize(mode.partition("/")[0])  # of "int4/128"
     for path in frozen if layer.trainable else sublayers:
         if path in sublayers:  # earlier versions had other paths
             sublayers[path].trainable = False
@@ -113,16 +116,9 @@ def find_sublayers(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[
 
 def change_precision(config: Config, policy: str) -> Config:
     """Changes the dtype policy in the configuration of a layer; what is quantized stays so."""
-    modes = {path: x.name.partition("_from_")[0] for path, x in _read_quantized(config).items()}
-    quantized = {path: f"{mode}_from_{policy}" for path, mode in modes.items()}
+    _, (_, modes) = split_state(config)
+    quantized = {path: f"{mode}_from_{policy}" for path, mode in modes}
     return config | {"dtype": _serialize_policies(policy, quantized) if quantized else policy}
-
-
-def _read_quantized(config):
-    """Returns the policies of quantized sublayers; a `DTypePolicyMap` of the user's has others."""
-    policies: Any = keras.dtype_policies.get(config.get("dtype"))
-    paths = policies if isinstance(policies, DTypePolicyMap) else ()
-    return {path: policies[path] for path in paths if policies[path].quantization_mode}
 
 
 def _serialize_policies(default, policies_by_path):
