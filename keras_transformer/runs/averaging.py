@@ -143,7 +143,7 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
 
 def list_checkpoints(state: dict[str, Any], by: str) -> list[dict[str, Any]]:
     """Lists the best or the last kept weights of a training, up to the first that is not kept."""
-    epochs = range(len(state["history"]), 0, -1)
+    epochs = list(range(len(state["history"]), 0, -1))
     if by == "best":
         every = [{"epoch": epoch} for epoch in epochs[::-1]]
         epochs = [one["epoch"] for one in rank(state | {"checkpoints": every})]
