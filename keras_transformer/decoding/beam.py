@@ -149,9 +149,8 @@ def search(
     if config.max_output_length is not None:
         raise ValueError("max_output_length is the argument max_length of search: pass that.")
     longest = tf.get_static_value(max_length)
-    if longest is not None and config.min_length > longest:
-        # A model of several languages counts its forced token in both.
-        more = config.min_length - longest
+    more = 0 if longest is None else config.min_length - longest
+    if more > 0:  # a model of several languages counts its forced token in both
         raise ValueError(f"min_length is {more} above the maximum length: lower it.")
     if config.beam_size > 1:
         return _search_beams(step, state, batch_size, max_length, config, prefix, fixed_shapes)
