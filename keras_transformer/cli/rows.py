@@ -22,8 +22,6 @@ COMPARED = 64  # lines that are translated again when an output is resumed
 class TextRows:
     """Plain text: a line is a text. With `n_best`, so many lines of the output belong to it."""
 
-    shows_input = False  # whether the output for a line shows what it was made from
-
     def __init__(self, n_best: int | None = None) -> None:
         self.n_best = n_best
         self.lines_per_text = n_best or 1
@@ -46,14 +44,16 @@ class TextRows:
         begin = self.begin(line, number)
         return [f"{begin}{' '.join(x.text.splitlines())} ||| {x.score:.6f}" for x in answer]
 
+    def without_score(self, line: str) -> Any:
+        """Returns what a line of the output says except for scores, which rounding may change."""
+        return line.rsplit(SEPARATOR, 1)[0]
+
 
 class JsonRows(TextRows):
     """JSON Lines: a line is a JSON object; the translation becomes its last member.
 
     With `n_best`, that is a list of objects with the members `text`, `log_prob` and `score`.
     """
-
-    shows_input = True
 
     def __init__(self, field: str, output_field: str, n_best: int | None = None) -> None:
         super().__init__(n_best)
@@ -91,6 +91,10 @@ class JsonRows(TextRows):
             answer = [hypothesis._asdict() for hypothesis in answer]
         return [f"{self.begin(line, number)}{json.dumps(answer, ensure_ascii=False)}}}"]
 
+    def without_score(self, line: str) -> Any:
+        answer = json.loads(line)[self.output_field] if line else line
+        return [one["text"] for one in answer] if isinstance(answer, list) else answer
+
 
 def make_rows(
     format: str, field: str | None, output_field: str | None, n_best: int | None
@@ -112,7 +116,7 @@ def open_output(
 
     Returns:
         The file, at the end of those lines, what is there being incomplete; their number; and the
-        last of them with their translations, unless the output shows what it was made from.
+        last of them with their translations.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{path} is not a file, so it cannot be resumed.")  # reading might not end
@@ -131,8 +135,7 @@ def open_output(
                         "input and options as before."
                     )
                 done, size = done + 1, size + sum(map(len, written))
-                if not rows.shows_input:
-                    last.append((line[0], written))
+                last.append((line[0], written))
             if file.seek(0, os.SEEK_END) and not done:
                 raise ValueError(f"{path} has no whole translation: delete it to begin again.")
         output = open(path, "r+", encoding="utf-8", newline="\n")
@@ -148,6 +151,7 @@ def check_resumed(
     translate: Callable[..., list[list[str]]],
     prefixes: Iterator[str | bytes] | None,
     start: int,
+    rows: TextRows,
 ) -> None:
     """Checks that the last lines before `start` have the translations that the output has.
 
@@ -157,8 +161,8 @@ def check_resumed(
     own = None if prefixes is None else list(itertools.islice(prefixes, len(last)))
     answers = translate([line for line, _ in last], own, start - len(last))
     different = sum(
-        [line.rsplit(SEPARATOR, 1)[0] for line in answer]
-        != [line.decode().rstrip("\n").rsplit(SEPARATOR, 1)[0] for line in written]
+        [rows.without_score(line) for line in answer]
+        != [rows.without_score(line.decode().rstrip("\n")) for line in written]
         for answer, (_, written) in zip(answers, last, strict=True)
     )
     if 4 * different > sum(bool(line.strip()) for line, _ in last):

@@ -98,7 +98,7 @@ def translate(
     try:
         with output as file:
             if last:
-                check_resumed(str(resume), last, translate_lines, prefixes, start)
+                check_resumed(str(resume), last, translate_lines, prefixes, start, rows)
             _write(file, translate_stream(translate_lines, lines.take, prefixes, start))
     except OSError as error:  # such as a full disk
         raise ValueError(f"The translations cannot be written: {error.strerror}.") from error

@@ -108,9 +108,7 @@ def scatter_metrics(
     If they are of another number of replicas, the first replica restores the sum of all.
     """
     several, replicas = is_multiworker(strategy), strategy.num_replicas_in_sync
-    if not several and replicas > 1:
-        return dict(arrays)
-    local = len(strategy.extended.worker_devices) if several else 1
+    local = len(strategy.extended.worker_devices) if several else replicas
     first = joined_cluster().index * local if several else 0
     counted = [name for name in arrays if name.startswith(f"{METRICS}/")]
     own = {name: array for name, array in arrays.items() if name not in counted}

@@ -57,6 +57,9 @@ def ema_weights(model: "keras.Model") -> Iterator[None]:
 class EMAValidation(keras.callbacks.Callback):
     """Validates the exponential moving average of the weights, if `use_ema` is set.
 
+    Then it restores the weights, and these are what `ModelCheckpoint` and `EarlyStopping` keep. To
+    keep the average, put `keras.callbacks.SwapEMAWeights(swap_on_epoch=True)` before those instead.
+
     Example:
 
     >>> model.compile(EMAAdam(1e-3, use_ema=True), SmoothedCrossEntropy(), jit_compile=False)

@@ -191,6 +191,8 @@ def _write_rules(path, lowercase):
 def _translate_error(error, vocabulary_size):
     """Returns a one-sentence error for one of the trainer, which refers to its C++ sources."""
     message = " ".join(str(error).split())
+    if "KeyboardInterrupt" in message:  # while it read the text
+        return KeyboardInterrupt()
     if match := re.search(r"too high .* (\d+)\D*$", message):
         return VocabularyTooLarge(int(match[1]), vocabulary_size)
     if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):

@@ -71,7 +71,6 @@ def test_systems_take_turns_and_missing_ones_are_left_out(capfd):
     one, two = time_systems(systems, rounds=2)
     assert (one.name, two.name) == ("one", "two")
     assert len(one.seconds) == len(two.seconds) == 2 and min(one.seconds) > 0 and one.memory > 50
-    assert one.first > 0
     assert "absent is left out: ModuleNotFoundError" in capfd.readouterr().err
 
 

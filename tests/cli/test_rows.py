@@ -115,7 +115,7 @@ def test_prefixes_and_draws_go_on_too(tmp_path):
 
 
 def test_output_of_other_objects_is_refused(tmp_path):
-    """What was copied into the output is compared with the input."""
+    """What was copied into the output is compared with the input, and the last answers."""
     rows = [json.dumps({"id": i, "text": line}) for i, line in enumerate(LINES)]
     whole = translated(*JSON, stdin="\n".join(rows).encode())
     kept = b"".join(whole.splitlines(keepends=True)[:3]) + b"torn"
@@ -125,6 +125,8 @@ def test_output_of_other_objects_is_refused(tmp_path):
         stdin = "\n".join([*rows[:2], other, *rows[2:]]).encode()
         refused(["translate", "run", *JSON, "--resume", tmp_path / "out"], message, stdin)
         assert (tmp_path / "out").read_bytes() == kept
+    command = ["translate", "run", *JSON, *N_BEST, "--resume", tmp_path / "out"]
+    refused(command, "are not those of the same", "\n".join(rows).encode())
 
 
 def test_what_cannot_be_completed_stays_as_it_is(tmp_path):

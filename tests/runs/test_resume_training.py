@@ -265,12 +265,13 @@ def test_when_a_point_is_due(tmp_path):
         assert resume._is_due(before=0) is due
 
 
-def test_one_device_goes_on_with_the_sum_of_what_replicas_counted():
-    arrays = {"metrics/0/total@0": np.array(3.0), "metrics/0/total@1": np.array(4.5)}
-    one = tf.distribute.OneDeviceStrategy("CPU:0")
-    found = scatter_metrics(one, arrays | {"model/0/w@0": np.ones(2)})
-    assert found.keys() == {"metrics/0/total@0", "model/0/w@0"}
-    assert found["metrics/0/total@0"] == 7.5
+def test_other_replicas_go_on_with_the_sum_of_what_replicas_counted():
+    arrays = {f"metrics/0/total@{i}": np.array(x) for i, x in enumerate((3.0, 4.5, 1.0))}
+    one, two = (kt.make_strategy("one"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    for strategy, expected in ((one, [8.5]), (two, [8.5, 0.0])):
+        found = scatter_metrics(strategy, arrays | {"model/0/w@0": np.ones(2)})
+        assert [found.pop(f"metrics/0/total@{i}") for i in range(len(expected))] == expected
+        assert [*found] == ["model/0/w@0"]
 
 
 # The signals; the status that it exits with; after how many of them it went on.

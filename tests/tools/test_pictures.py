@@ -51,7 +51,6 @@ def test_what_is_written_can_be_read(sources, targets, heads):
     assert np.all(boxes >= 0) and np.all(boxes[:, 2:] <= figure.bbox.size)
     drawn = np.array([axis.images[0].get_array() for axis in maps_of(figure)])
     np.testing.assert_array_equal(drawn, scores.reshape(-1, len(targets), len(sources)))
-    assert figure._repr_png_().startswith(b"\x89PNG")
     assert plt.get_fignums() == [], "pyplot would open a window"
 
 
@@ -223,7 +222,6 @@ def test_picture_of_a_run(tmp_path, monkeypatch):
     assert sorted(os.listdir(path)) == ["curves.png", "history.csv"]
     picture = (tmp_path / "run" / "curves.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
-    assert plt.get_fignums() == []  # a training may draw after every validation
 
     def broken(figure, name, **options):
         pathlib.Path(name).write_bytes(b"half")
