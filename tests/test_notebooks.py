@@ -38,8 +38,7 @@ def test_runs(name, tmp_path, monkeypatch):
     printed = "".join(output.text for output in outputs if output.output_type == "stream")
     assert "Warning" not in printed and "Traceback" not in printed
     if name == "train_and_translate":
-        share = float(printed.split("held-out dates: ")[1].split(" %")[0])
-        assert share >= 97
+        assert float(printed.split("held-out dates: ")[1].split(" %")[0]) >= 97
         assert "['1989-07-14', '1989-11-09']" in printed, "the exported model's answers"
 
 

@@ -222,8 +222,7 @@ def test_suppressed_ids_are_never_produced():
         tokens, lengths, _ = search(values[0], **options)
         within = np.arange(tokens.shape[2]) < lengths[:, :, np.newaxis]
         assert not np.isin(tokens[within], wrong).any()
-        prefix = np.full((len(texts), 1), wrong[0])
-        found = [search(own, prefix, **options) for own in values]
+        found = [search(own, np.full((len(texts), 1), wrong[0]), **options) for own in values]
         assert (found[0][0][:, 0, 0] == wrong[0]).all() and np.isfinite(found[0][2]).all()
         layer_harness.assert_equal(*found)
 

@@ -92,7 +92,11 @@ class JsonRows(TextRows):
         return [f"{self.begin(line, number)}{json.dumps(answer, ensure_ascii=False)}}}"]
 
     def without_score(self, line: str) -> Any:
-        answer = json.loads(line)[self.output_field] if line else line
+        try:
+            answer = json.loads(line)[self.output_field] if line else line
+        except ValueError:
+            said = f"The output has a line that is not JSON: {line!r:.60}"
+            raise ValueError(f"{said}; delete it and what follows.") from None
         return [one["text"] for one in answer] if isinstance(answer, list) else answer
 
 

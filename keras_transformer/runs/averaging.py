@@ -143,10 +143,9 @@ def average(path: Path, output: Path, number: int = 5, by: str = "best") -> None
 
 def list_checkpoints(state: dict[str, Any], by: str) -> list[dict[str, Any]]:
     """Lists the best or the last kept weights of a training, up to the first that is not kept."""
-    epochs = list(range(len(state["history"]), 0, -1))
+    history, epochs = state["history"], list(range(len(state["history"]), 0, -1))
     if by == "best":
-        every = [{"epoch": epoch} for epoch in epochs[::-1]]
-        epochs = [one["epoch"] for one in rank(state | {"checkpoints": every})]
+        epochs.sort(key=lambda epoch: (ranking_key(state["monitor"], history[epoch - 1]), epoch))
     kept = {one["epoch"]: one for one in state["checkpoints"]}  # some best and some last ones
     return [kept[epoch] for epoch in itertools.takewhile(kept.__contains__, epochs)]
 

@@ -243,9 +243,8 @@ class ResumeTraining(keras.callbacks.Callback):
         steps, executed = self.params["steps"], self.model.steps_per_execution
         if not self.dataset.stream.repeat and (steps is None or steps % executed):
             raise ValueError(
-                f"An epoch has {steps or 'an unknown number of'} steps, of which fit makes "
-                f"{executed} at once: to resume within an epoch, the former must be a multiple of "
-                "the latter. Change steps_per_epoch or steps_per_execution."
+                "To resume within an epoch, its number of steps must be known and a multiple of "
+                f"steps_per_execution={executed}, received {steps}: change one of the two."
             )
         if not self._restored:
             self.restore()

@@ -155,9 +155,8 @@ def _check_unchanged(config: TrainConfig, original: TrainConfig) -> None:
         uses_recorded = (name, new) in (("precision", "auto"), ("jit_compile", None))
         if name not in (*MUTABLE_FIELDS, *TEXTS, "corpus", "dates") and not uses_recorded:
             raise ValueError(
-                f"{name} must be {old!r} to resume this run, received {new!r}, perhaps by --preset "
-                f"or --config: only {', '.join(MUTABLE_FIELDS)} and the paths of the text may "
-                "change."
+                f"{name} must be {old!r} to resume this run, received {new!r} (by --preset?): only "
+                f"{', '.join(MUTABLE_FIELDS)} and the paths of the text may change."
             )
 
 

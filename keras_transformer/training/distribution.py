@@ -112,9 +112,8 @@ def distribute(strategy: tf.distribute.Strategy, dataset: Any) -> Any:
     stream = getattr(dataset, "stream", None)
     if not is_multiworker(strategy):
         endless = stream is None or stream.repeat  # others tell how far they have been read
-        if not (machine.has_gpu() and isinstance(dataset, tf.data.Dataset) and endless):
-            return dataset
-        return strategy.experimental_distribute_dataset(dataset, AHEAD)
+        is_ahead = machine.has_gpu() and isinstance(dataset, tf.data.Dataset) and endless
+        return strategy.experimental_distribute_dataset(dataset, AHEAD) if is_ahead else dataset
     if stream is None:
         return dataset
 

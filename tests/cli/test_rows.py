@@ -127,6 +127,8 @@ def test_output_of_other_objects_is_refused(tmp_path):
         assert (tmp_path / "out").read_bytes() == kept
     command = ["translate", "run", *JSON, *N_BEST, "--resume", tmp_path / "out"]
     refused(command, "are not those of the same", "\n".join(rows).encode())
+    (tmp_path / "out").write_bytes(kept.replace(b'"}', b'"', 1))
+    refused(command, "output has a line that is not JSON: '{", "\n".join(rows).encode())
 
 
 def test_what_cannot_be_completed_stays_as_it_is(tmp_path):

@@ -266,8 +266,7 @@ def test_with_a_model_under_xla():
     found = hypotheses(*compiled)
     assert len({str(row[0][1]) for row in found}) > 2
     same(found, hypotheses(*decode(sources, prefix, False)))
-    alone = sources[1][sources[1] != PAD][None]
-    same(found[1:2], hypotheses(*decode(alone, prefix[1:2], False)))
+    same(found[1:2], hypotheses(*decode(sources[1][sources[1] != PAD][None], prefix[1:2], False)))
 
 
 def test_one_set_of_defaults():

@@ -143,8 +143,7 @@ def test_frequencies(options, kept, per_row):
 def test_options_of_each_row():
     options = {"temperature": [0.01, 1.0, 1.0, 5.0] * 500, "top_k": [0, 2, 0, 5] * 500}
     options |= {"top_p": [1.0, 1.0, 0.5, 1.0] * 500}
-    options = {name: tf.constant(values) for name, values in options.items()}
-    ids, _ = draw(2000, **options)
+    ids, _ = draw(2000, **{name: tf.constant(values) for name, values in options.items()})
     seen = [set(ids[i::4].tolist()) for i in range(4)]
     assert seen == [{4}, {4, 5}, {4, 5}, {END, 4, 5, 6, 7}]
     # Also when others have ended.

@@ -8,10 +8,9 @@ import keras_transformer as kt
 from keras_transformer.runs.averaging import list_checkpoints
 
 
-def model_of(seed, d_model=8, share_embeddings="none"):
+def model_of(seed, d_model=8, **options):
     keras.utils.set_random_seed(seed)
-    how = {"share_embeddings": share_embeddings, "positions": "rotary"}
-    model = kt.Transformer(9, 9, 1, d_model, 2, 16, **how)
+    model = kt.Transformer(9, 9, 1, d_model, 2, 16, positions="rotary", **options)
     model.build()
     return model
 

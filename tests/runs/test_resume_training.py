@@ -233,7 +233,7 @@ def test_what_cannot_go_on(whole, tmp_path):
         fit(tmp_path, 0, rows=40)
     with pytest.raises(ValueError, match="received others: use the same text"):
         fit(tmp_path, 0, order=6)
-    with pytest.raises(ValueError, match="steps, of which fit makes 5 at once"):
+    with pytest.raises(ValueError, match="a multiple of steps_per_execution=5, received"):
         fit(tmp_path, 0, executed=5)
 
 
@@ -267,7 +267,7 @@ def test_when_a_point_is_due(tmp_path):
 
 def test_other_replicas_go_on_with_the_sum_of_what_replicas_counted():
     arrays = {f"metrics/0/total@{i}": np.array(x) for i, x in enumerate((3.0, 4.5, 1.0))}
-    one, two = (kt.make_strategy("one"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    one, two = kt.make_strategy("one"), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     for strategy, expected in ((one, [8.5]), (two, [8.5, 0.0])):
         found = scatter_metrics(strategy, arrays | {"model/0/w@0": np.ones(2)})
         assert [found.pop(f"metrics/0/total@{i}") for i in range(len(expected))] == expected

@@ -66,6 +66,7 @@ MISTAKES = [
     (TEXTS + "--positions relative --max-distance 0", "max_distance must be a positive"),
     (TEXTS + "--positions bucketed --max-distance 16", "must be greater than 16"),
     (TINY + "--logical-devices 2", "--logical-devices needs --strategy mirrored"),
+    (TINY + "--logical-devices 2 --strategy mirrored --jit-compile", ", without --jit-compile"),
     # A run to resume, or to start from.
     ("train --output {}/run", "is not empty"),
     ("train --output gs://bucket/run", "gs://bucket/run is a URL: write to a directory"),

@@ -41,8 +41,7 @@ def classifier(positions="sinusoidal", relative=("none",)):
 
 def transformer(**options):
     sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
-    model = randomize(kt.Transformer(VOCABULARY, VOCABULARY, **sizes | options))
-    return model, [
+    return randomize(kt.Transformer(VOCABULARY, VOCABULARY, **sizes | options)), [
         {"source": draw_ids(*shape, seed=1), "target": draw_ids(shape[0], length, seed=2)}
         for shape, length in SHAPES
     ]

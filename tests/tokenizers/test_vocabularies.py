@@ -132,6 +132,15 @@ def test_unfit_arguments():
         assert sentence in message_of(kt.SubwordTokenizer.train, *arguments)
 
 
+def test_an_interruption_while_text_is_read_is_no_error():
+    def interrupted():
+        yield "abcd"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kt.SubwordTokenizer.train(interrupted(), 300)
+
+
 train = kt.WordPieceTokenizer.train
 
 

@@ -179,8 +179,7 @@ def curves_of(axis):
 
 
 def test_run_is_drawn_over_updates_tokens_and_minutes():
-    figure = kt.plot_run(HISTORY)
-    rate, loss, *scores = figure.axes
+    rate, loss, *scores = kt.plot_run(HISTORY).axes
     assert curves_of(rate) == [[[100, 0.002], [200, 0.001], [300, 0.0005]]]
     validation, training = [[100, 4.5], [200, 3.5], [300, 3]], [[100, 4], [200, 3], [300, 2]]
     assert curves_of(loss) == [validation, training]

@@ -213,8 +213,7 @@ def test_sources_are_truncated_at_the_models_length(translator, caplog):
     nfkc = toy.random_translator(toy.toy_tokenizer(nfkc=True))  # makes 18 characters of U+FDFA
     toy.without_graphs(nfkc).translate(["\ufdfa"])
     said = "Source {} has {} tokens, of which the model reads 11: split it into sentences."
-    counts = (2, 12), (3, 10011), (1, 34)
-    assert caplog.messages == [said.format(*pair) for pair in counts]
+    assert caplog.messages == [said.format(*x) for x in ((2, 12), (3, 10011), (1, 34))]
 
 
 CALLED = ["abc", "", "hgf", "bbbbbbb", "cafe"]

@@ -108,8 +108,7 @@ def folder(tmp_path):
 
 
 def edit(path, **changes):
-    options = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(options | changes))
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
 
 
 def weights_of(folder, *described):
